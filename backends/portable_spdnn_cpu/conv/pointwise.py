@@ -64,7 +64,7 @@ class PointwiseProduct:
         if residual is not None:
             added = channels_first(residual, self.product.workers).reshape(results.shape)
         for image, result, more in zip(images, results, added, strict=True):
-            self.product.multiply(image, result, more)
+            self.product.multiply(image, result, more, out.nbytes)
         return out
 
     def describe(self) -> str:

@@ -31,11 +31,13 @@ class DenseProduct:
         self.A = A.toarray()
         self.bias, self.activation = epilogue.bias, activation_of(epilogue, A.dtype)
 
-    def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
+    def multiply(
+        self, B: Array, out: Array, residual: Array | None, pool: ThreadPool, written: int = 0
+    ) -> bool:
         """Compute `out`, or return False where B is not finite: 0 x infinity would be NaN.
 
-        Takes what `StreamProduct.multiply` takes. Where an item of B is not finite, none in its
-        column of the product is, so that the smaller of the two tells.
+        Takes what `StreamProduct.multiply` takes; `written` is not used. Where an item of B is not
+        finite, none in its column of the product is, so that the smaller of the two tells.
         """
         with blas_threads(pool.threads), np.errstate(all="ignore"):
             np.matmul(self.A, B, out=out)

@@ -54,10 +54,12 @@ class Kernel(Protocol):
     """A product that is prepared for one kernel.
 
     `multiply` computes `out`; it returns False where this kernel cannot, and another is to.
+    `written` are the bytes of all results that are written before the first of them is read, where
+    `out` is one of several.
     """
 
     def multiply(
-        self, B: Array, out: Array, residual: Array | None, pool: ThreadPool
+        self, B: Array, out: Array, residual: Array | None, pool: ThreadPool, written: int = 0
     ) -> bool | None:
         """Compute `out`, of shape (m, n), from B of shape (k, n)."""
 
@@ -147,7 +149,13 @@ class WeightsProduct:
                 self._choices[columns, layout] = self._try_kernels(columns, layout)
         self._forget()
 
-    def multiply(self, B: Array, out: Array | None = None, residual: Array | None = None) -> Array:
+    def multiply(
+        self,
+        B: Array,
+        out: Array | None = None,
+        residual: Array | None = None,
+        written: int = 0,
+    ) -> Array:
         """Return C, of shape (m, n).
 
         Parameters
@@ -156,6 +164,8 @@ class WeightsProduct:
         out : ndarray, shape (m, n), C or Fortran order, optional
         residual : ndarray, shape (m, n), optional
             Added before the activation.
+        written : int
+            As `Kernel` has it.
         """
         columns = B.shape[1]
         layout = layout_of(B)
@@ -168,15 +178,17 @@ class WeightsProduct:
             fortran = self.keeps_order and layout == Layout.FORTRAN
             offset = result_offset(kernel, B)
             out = new_result(kernel, (self._rows, columns), self._dtype, fortran, offset)
-        self._run(kernel, B, out, residual)
+        self._run(kernel, B, out, residual, written)
         return out
 
-    def _run(self, kernel: Kernel, B: Array, out: Array, residual: Array | None) -> None:
+    def _run(
+        self, kernel: Kernel, B: Array, out: Array, residual: Array | None, written: int = 0
+    ) -> None:
         """Compute C by a kernel, or the stream where that cannot: dense ones with infinity in B."""
-        if kernel.multiply(B, out, residual, self.workers) is False:
+        if kernel.multiply(B, out, residual, self.workers, written) is False:
             size = self._size(B.shape[1], layout_of(B))
             stream = self._stream(tuning.stream_variants(size)[0])
-            stream.multiply(B, out, residual, self.workers)
+            stream.multiply(B, out, residual, self.workers, written)
 
     @property
     def has_chosen(self) -> bool:

@@ -195,6 +195,28 @@ def test_convolutions(channels: int, kernel: int, threads: int) -> None:
     compare(found, ps.get_backend("scipy").conv2d(x, weights, padding=kernel // 2))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("zeros", [0.6, 0.97])
+@pytest.mark.parametrize("width", [32, 30])  # rows of whole lines, and not
+def test_convolutions_of_many_images_on_cache_lines(width: int, zeros: float, threads: int) -> None:
+    rng = np.random.default_rng(width)
+    weights = rng.uniform(-1, 1, (24, 40, 1, 1)).astype(np.float32)
+    weights[rng.random(weights.shape) < zeros] = 0
+    images = LARGE_BYTES // (24 * 16 * width * 4) + 1
+    x = rng.uniform(-1, 1, (images, 40, 16, width)).astype(np.float32)
+    residual = rng.uniform(-1, 1, (images, 24, 16, width)).astype(np.float32)
+    out = empty_result((images * 24, 16 * width), x.dtype).reshape(residual.shape)
+    expected = np.einsum("oi,nihw->nohw", weights[:, :, 0, 0].astype(float), x, optimize=True)
+    backend = ps.get_backend("numba", threads=threads)
+    for handle in (
+        backend.conv2d_handle(weights, x.shape), backend.conv2d_handle(weights, (0, *x.shape[1:]))
+    ):  # fmt: skip
+        for added in (None, residual):
+            out[...] = np.nan
+            assert handle.apply(x, out=out, residual=added) is out
+            np.testing.assert_allclose(out, expected + (0 if added is None else added), atol=1e-5)
+
+
 def test_how_clusters_write() -> None:
     dst = empty_result((4, 64), np.dtype(np.float32))
     ways = ways_to_write.py_func

@@ -123,10 +123,13 @@ class ClusteredProduct:
             self._finish(out, np.asarray(residual, order="F" if fortran else "C"), variant.threads)
         return out
 
-    def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
+    def multiply(
+        self, B: Array, out: Array, residual: Array | None, pool: ThreadPool, written: int = 0
+    ) -> None:
         """Compute C = A B, for A = W^T: C^T = B^T W, where the inputs are the columns of B.
 
-        Takes what `StreamProduct.multiply` takes; the threads are those that it was made with.
+        Takes what `StreamProduct.multiply` takes; the threads are those that it was made with, and
+        `written` is not used.
         """
         self(B.T, out.T, None if residual is None else residual.T)
 

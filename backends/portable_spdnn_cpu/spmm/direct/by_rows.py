@@ -25,6 +25,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     HAS_EPILOGUE,
     INDPTR,
     OUT,
+    OUT_BYTES,
     OUT_ROW,
     ROWS,
     TASKS,
@@ -196,7 +197,7 @@ def columns_before(words: Any, itemsize: int) -> int:
     before = words[B] % BLOCK_BYTES
     if not HAS_FAST_MASKS or row < LEAST_SHIFTED_ROW:
         return 0
-    if words[ROWS] * words[OUT_ROW] >= NONTEMPORAL_BYTES and words[OUT] % BLOCK_BYTES == 0:
+    if words[OUT_BYTES] >= NONTEMPORAL_BYTES and words[OUT] % BLOCK_BYTES == 0:
         return 0
     if row % BLOCK_BYTES or words[B_ROW] % BLOCK_BYTES or before % itemsize:
         return 0

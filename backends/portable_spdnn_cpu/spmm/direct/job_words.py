@@ -13,6 +13,8 @@ INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW
 B_FORTRAN, OUT_FORTRAN
     Whether it is the columns of B, or of C, and not the rows, that lie in one piece, B_ROW or
     OUT_ROW bytes apart.
+OUT_BYTES
+    Of all that is written before it is read: of C, or of several results.
 SCRATCH
     The address of memory, `copies.scratch_bytes` of it, for one worker.
 ACCUMULATES
@@ -38,7 +40,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    B_FORTRAN, OUT_FORTRAN, SCRATCH, ACCUMULATES, HAS_EPILOGUE, BIAS, BIAS_STEP, ACTIVATION, LOWER,
-    UPPER, REFUSED,
-) = range(24)  # fmt: skip
+    B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, ACCUMULATES, HAS_EPILOGUE, BIAS, BIAS_STEP,
+    ACTIVATION, LOWER, UPPER, REFUSED,
+) = range(25)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

@@ -33,6 +33,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     INDICES,
     INDPTR,
     OUT,
+    OUT_BYTES,
     OUT_FORTRAN,
     OUT_ROW,
     REFUSED,
@@ -72,7 +73,7 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if not multiply_and_finish(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1  # others may see that late; what they compute is discarded
             break
-    if rows * words[OUT_ROW] >= NONTEMPORAL_BYTES:
+    if words[OUT_BYTES] >= NONTEMPORAL_BYTES:
         store_fence()
 
 

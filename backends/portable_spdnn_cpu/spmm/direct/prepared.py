@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import in_order
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import copied_if_reused
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
 from portable_spdnn_cpu.spmm.direct.start import BY_ROWS, TAKEN, compiled
@@ -43,7 +43,9 @@ class DirectProduct:
         self._finish = epilogue_arguments(epilogue, A.dtype)
         self._is_bare = epilogue.bias is None and epilogue.interval == (-np.inf, np.inf)
 
-    def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
+    def multiply(
+        self, B: Array, out: Array, residual: Array | None, pool: ThreadPool, written: int = 0
+    ) -> bool:
         """Compute `out`, or return False where B is in neither order.
 
         Takes what `StreamProduct.multiply` takes.
@@ -55,13 +57,15 @@ class DirectProduct:
         in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
         threads = self.threads_used(pool.threads, columns) if in_rows else 1
         address = job.address
-        if threads == 1 and self._is_bare and not accumulates:
+        alone = threads == 1 and not (in_rows and written)
+        if alone and self._is_bare and not accumulates:
             return bool(entry_points.run_alone(address, *self._parts, B, out, self._taken, False))
         if accumulates:
             out[...] = residual
-        if threads > 1:
+        if not alone:
+            used, given = pool if threads > 1 else ALONE, (self._parts, B, out)
             return bool(
-                entry_points.run_shared(pool, job, self._parts, B, out, accumulates, self._finish)
+                entry_points.run_shared(used, job, *given, accumulates, self._finish, written)
             )
         done = entry_points.run_alone_with_epilogue(
             address, *self._parts, B, out, self._taken, accumulates, *self._finish

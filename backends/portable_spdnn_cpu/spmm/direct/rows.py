@@ -30,9 +30,9 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     LOWER,
     OUT,
+    OUT_BYTES,
     OUT_FORTRAN,
     OUT_ROW,
-    ROWS,
     UPPER,
     K,
 )  # fmt: skip
@@ -63,9 +63,8 @@ class Rows(SparseMicrokernel):
         if self.vectors < LEAST_VECTORS:
             return
         builder, words = self.builder, self.words
-        size = self.times(words[ROWS], words[OUT_ROW])
         in_rows = builder.icmp_signed("==", words[OUT_FORTRAN], self.zero)
-        is_far = builder.icmp_signed(">", size, self.number(PREFETCH_BYTES))
+        is_far = builder.icmp_signed(">", words[OUT_BYTES], self.number(PREFETCH_BYTES))
         is_wide = builder.icmp_signed(">=", words[OUT_ROW], self.number(PREFETCH_ROW_BYTES))
         self.prefetches = functools.reduce(builder.and_, [is_far, is_wide, in_rows])
         if not self.may_be_nontemporal:
@@ -76,7 +75,7 @@ class Rows(SparseMicrokernel):
         # By `finish_rows`, or here, where sums are added to it.
         is_read = builder.or_(builder.not_(self.bounded), self.accumulates)
         is_read = builder.and_(self.finishes, is_read)
-        is_vast = builder.icmp_signed(">=", size, self.number(NONTEMPORAL_BYTES))
+        is_vast = builder.icmp_signed(">=", words[OUT_BYTES], self.number(NONTEMPORAL_BYTES))
         conditions = [is_vast, is_aligned, in_rows, builder.not_(is_read)]
         self.nontemporal = functools.reduce(builder.and_, conditions)
 

@@ -37,6 +37,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     INDPTR,
     LOWER,
     OUT,
+    OUT_BYTES,
     OUT_FORTRAN,
     OUT_ROW,
     REFUSED,
@@ -137,6 +138,7 @@ def fill_places(
     words[OUT], words[OUT_FORTRAN], words[OUT_ROW] = out.address, out.is_fortran, out.pitch
     if not out.is_fortran and (rows <= 1 or columns == 0):
         words[OUT_ROW] = columns * item  # the stride of a single row, or none, may be any
+    words[OUT_BYTES] = rows * columns * item
     fine = B.is_adjacent and B.address % item == 0 and out.is_adjacent
     # Rows of C follow each other without a gap.
     fine &= out.is_fortran or rows * columns == 0 or words[OUT_ROW] == columns * item
@@ -345,14 +347,17 @@ class EntryPoints:
         out: Array,
         accumulates: bool,
         finish: tuple[int, Array, float, float],
+        written: int = 0,
     ) -> bool:
         """Compute C by all threads of a pool, of what `fill_all_words` takes.
 
-        Returns false where it does, and for invalid indices.
+        `written` is as `spmm.handle.Kernel` has it. Returns false where `fill_all_words` does, and
+        for invalid indices.
         """
         words = np.empty(COUNTERS + pool.threads, np.int64)
         if not self.fill_all_words(words, pool.threads, *parts, B, out, accumulates, *finish):
             return False
+        words[OUT_BYTES] = max(words[OUT_BYTES], written)
         pool.run_job(job, words)
         return bool(words[REFUSED] == 0)
 

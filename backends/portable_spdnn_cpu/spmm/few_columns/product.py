@@ -132,7 +132,9 @@ class FewColumnsProduct:
         self.dtype, self._none = np.dtype(dtype.type), np.empty((0, 0), dtype)
         self._unused: list[Scratch] = []
 
-    def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
+    def multiply(
+        self, B: Array, out: Array, residual: Array | None, pool: ThreadPool, written: int = 0
+    ) -> None:
         """Compute out = epilogue(A B).
 
         Parameters
@@ -143,6 +145,8 @@ class FewColumnsProduct:
             Added before the activation.
         pool : ThreadPool
             Used where the work is worth sharing.
+        written : int
+            Not used: see `spmm.handle.Kernel`.
         """
         threads = self.threads_used(pool.threads)
         scratch = self.take_scratch(threads)

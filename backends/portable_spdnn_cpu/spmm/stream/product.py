@@ -144,7 +144,9 @@ class StreamProduct:
         self._kept.append(array)
         return address_of(array)
 
-    def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
+    def multiply(
+        self, B: Array, out: Array, residual: Array | None, pool: ThreadPool, written: int = 0
+    ) -> None:
         """Compute `out`.
 
         Parameters
@@ -153,12 +155,14 @@ class StreamProduct:
         out : ndarray, shape (m, n), C or Fortran order
         residual : ndarray, shape (m, n), optional
         pool : ThreadPool
+        written : int
+            As `spmm.handle.Kernel` has it.
         """
         if not out.size:
             return
-        in_place = self.reads_in_place(B, out)
-        shifted = self._begins_before(B, out, in_place)
-        key = B.strides, out.strides, out.shape, in_place, shifted, pool.threads
+        in_place, written = self.reads_in_place(B, out), max(written, out.nbytes)
+        shifted = self._begins_before(B, out, in_place, written)
+        key = B.strides, out.strides, out.shape, in_place, shifted, pool.threads, written
         try:
             call: _Call | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
@@ -167,10 +171,10 @@ class StreamProduct:
             if B.size and not _has_contiguous_vectors(B):
                 if call is not None:
                     self._unused.append(call)  # it may be one for copies of such a B
-                self.multiply(np.array(B, order="C"), out, residual, pool)
+                self.multiply(np.array(B, order="C"), out, residual, pool, written)
                 return
             threads = self.threads_used(pool.threads, out.shape[1])
-            call = self._call_for(B, out, threads, in_place, shifted, key)
+            call = self._call_for(B, out, threads, in_place, shifted, written, key)
         if residual is None:
             residual = self._none
         else:
@@ -211,7 +215,7 @@ class StreamProduct:
         """Return how many of a pool's threads compute so many columns: one if that is soon done."""
         return threads if is_shared(self.entries, self.shape, columns, self.dtype.itemsize) else 1
 
-    def _begins_before(self, B: Array, out: Array, in_place: bool) -> bool:
+    def _begins_before(self, B: Array, out: Array, in_place: bool, written: int) -> bool:
         """Whether the first panel begins before column 0, on a cache line of B, or of C."""
         if in_place:
             return address_of(B) % BLOCK_BYTES != 0
@@ -219,7 +223,7 @@ class StreamProduct:
         if apart < LEAST_NONTEMPORAL_ROW or (apart | row) % BLOCK_BYTES or item != out.itemsize:
             return False
         activation = self.words[job_words.ACTIVATION]
-        is_nontemporal = out.nbytes >= NONTEMPORAL_BYTES and activation <= RELU
+        is_nontemporal = written >= NONTEMPORAL_BYTES and activation <= RELU
         least = LEAST_NONTEMPORAL_ROW if is_nontemporal else LEAST_ROW_ON_LINES
         return row >= least and address_of(out) % BLOCK_BYTES != 0
 
@@ -230,6 +234,7 @@ class StreamProduct:
         threads: int,
         in_place: bool,
         shifted: bool,
+        written: int,
         key: tuple[Any, ...],
     ) -> _Call:
         """Return what calls with such arrays share."""
@@ -255,7 +260,7 @@ class StreamProduct:
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row + BLOCK_BYTES * shifted)
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
-        words[job_words.OUT_BYTES] = out.nbytes
+        words[job_words.OUT_BYTES] = written
         itemsize = self.dtype.itemsize
         whole = -1 if is_shared(self.entries, self.shape, columns, itemsize, WAKING_WORK) else 0
         return _Call(key, words, address_of(words), threads * each, threads, whole)

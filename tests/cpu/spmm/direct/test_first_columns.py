@@ -93,8 +93,8 @@ def test_how_many_columns_come_before_the_first(columns: int, offset: int, expec
     words = np.zeros(job_words.COUNTERS, np.int64)
     words[job_words.COLUMNS], words[job_words.B_ROW] = columns, 4 * columns
     words[job_words.B] = 4096 + offset
-    words[job_words.ROWS], words[job_words.OUT_ROW], words[job_words.OUT] = 100, 4 * columns, 64
+    words[job_words.OUT_BYTES], words[job_words.OUT] = 400 * columns, 64
     before: Any = columns_before
     assert before.py_func(words, 4) == (expected if HAS_FAST_MASKS else 0)
-    words[job_words.ROWS] = NONTEMPORAL_BYTES  # stores to lines of C are worth more
+    words[job_words.OUT_BYTES] = NONTEMPORAL_BYTES  # stores to lines of C are worth more
     assert before.py_func(words, 4) == 0

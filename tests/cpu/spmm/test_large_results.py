@@ -195,6 +195,22 @@ def test_convolutions(channels: int, kernel: int, threads: int) -> None:
     compare(found, ps.get_backend("scipy").conv2d(x, weights, padding=kernel // 2))
 
 
+@pytest.mark.parametrize("activation", ["none", "silu"])
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("columns", [1, 32, 64, 100, 128, 272, 1040])
+def test_a_small_result_that_is_one_of_many(columns: int, form: str, activation: str) -> None:
+    A, B, _ = operands(1 << 16, columns, np.float32)
+    epilogue = Epilogue(np.arange(A.shape[0]) / A.shape[0], activation, upper=1.5)
+    expected = ps.get_backend("scipy").spmm(A, B, epilogue)
+    epilogue = epilogue.prepared("spmm", A.shape[0], B.dtype)
+    products = DirectProduct(A.asformat(form), epilogue), StreamProduct(A, epilogue, VARIANTS[0])
+    for product in products:
+        for pool in (ALONE, POOL):
+            out = empty_result((A.shape[0], columns), B.dtype)
+            assert product.multiply(B, out, None, pool, LARGE_BYTES) in (True, None)
+            np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("zeros", [0.6, 0.97])
 @pytest.mark.parametrize("width", [32, 30])  # rows of whole lines, and not

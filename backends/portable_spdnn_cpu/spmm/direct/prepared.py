@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import in_order
+from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import copied_if_reused
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
@@ -57,7 +58,9 @@ class DirectProduct:
         in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
         threads = self.threads_used(pool.threads, columns) if in_rows else 1
         address = job.address
-        alone = threads == 1 and not (in_rows and written)
+        # Only the job of several threads knows what is written besides.
+        is_one_of_many = written > max(out.nbytes, PREFETCH_BYTES) and self._taken == BY_ROWS
+        alone = threads == 1 and not (in_rows and is_one_of_many)
         if alone and self._is_bare and not accumulates:
             return bool(entry_points.run_alone(address, *self._parts, B, out, self._taken, False))
         if accumulates:

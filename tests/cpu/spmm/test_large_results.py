@@ -358,7 +358,7 @@ def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
     for k, block in ((held, by_held), (larger, by_larger)):
         assert together(near, k, 4 * k) == near
         assert together(near, k, 4 * k - 1) == together(near, k, 4 * k, tasks=2) == block
-    assert together(far, held, 100 * far) == by_held
+    assert together(far, held, 100 * far) == by_larger
     assert together(far, larger, 8 * far) == far
     assert together(far, larger, 8 * far - 1) == by_larger
     # What an activation goes through again stays in the second-level cache.

@@ -47,7 +47,8 @@ PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest pane
 # Bytes of C in the rows that are multiplied with all panels of B before the next rows are: so A's
 # entries, C's pages and, where there is an activation, C's rows are still in a cache. With 16 and
 # 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon. On a Zen 5 products without an
-# activation, whose B the second-level cache holds, took 0.94 of the time with 1 MiB.
+# activation, whose B the second-level cache holds, took 0.94 of the time with 1 MiB; but 1.1 to 1.2
+# times as long where C has FAR_C.
 BLOCK_OF_C = 1 << 16
 BLOCK_IF_B_IS_NEAR = 1 << 20 if is_zen() else BLOCK_OF_C
 # Entries for a row of B in each task, from which all rows are multiplied with one panel first.
@@ -95,11 +96,12 @@ def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
     # Rows that lie a power of two apart compete for few of the cache's sets.
     panel = met * max(PANEL_BYTES, min(apart & -apart, L2 // L2_WAYS))
     is_kept = panel <= L2 < 2 * met * row and entries >= KEPT_REUSE * met * words[TASKS]
-    if rows * words[OUT_ROW] >= FAR_C:
+    is_far = rows * words[OUT_ROW] >= FAR_C
+    if is_far:
         is_kept = is_kept and met * row > L2 and entries >= LONG_ROW * rows
     if row > PANEL_BYTES and is_kept:
         return rows
-    is_near = met * row <= L2 and not is_finished
+    is_near = met * row <= L2 and not (is_finished or is_far)
     block = BLOCK_IF_B_IS_NEAR if is_near else BLOCK_OF_C
     return max(1, block // max(1, row))
 

@@ -58,18 +58,19 @@ class DirectProduct:
         in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
         threads = self.threads_used(pool.threads, columns) if in_rows else 1
         address = job.address
-        # Only the job of several threads knows what is written besides.
-        is_one_of_many = written > max(out.nbytes, PREFETCH_BYTES) and self._taken == BY_ROWS
-        alone = threads == 1 and not (in_rows and is_one_of_many)
+        # `run_shared` alone can say that more is written than C.
+        is_one_of_many = written > PREFETCH_BYTES and written > out.nbytes
+        alone = threads == 1 and not (is_one_of_many and in_rows and self._taken == BY_ROWS)
         if alone and self._is_bare and not accumulates:
             return bool(entry_points.run_alone(address, *self._parts, B, out, self._taken, False))
         if accumulates:
             out[...] = residual
         if not alone:
-            used, given = pool if threads > 1 else ALONE, (self._parts, B, out)
-            return bool(
-                entry_points.run_shared(used, job, *given, accumulates, self._finish, written)
+            workers = pool if threads > 1 else ALONE
+            done = entry_points.run_shared(
+                workers, job, self._parts, B, out, accumulates, self._finish, written
             )
+            return bool(done)
         done = entry_points.run_alone_with_epilogue(
             address, *self._parts, B, out, self._taken, accumulates, *self._finish
         )

@@ -33,7 +33,7 @@ PANEL_KERNEL, REST_KERNEL
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
 OUT_BYTES
-    Of C.
+    Of all that is written before it is read: of C, or of several results.
 """
 
 from __future__ import annotations

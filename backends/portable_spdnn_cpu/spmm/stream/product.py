@@ -160,7 +160,7 @@ class StreamProduct:
         """
         if not out.size:
             return
-        in_place, written = self.reads_in_place(B, out), max(written, out.nbytes)
+        in_place = self.reads_in_place(B, out)
         shifted = self._begins_before(B, out, in_place, written)
         key = B.strides, out.strides, out.shape, in_place, shifted, pool.threads, written
         try:
@@ -223,7 +223,8 @@ class StreamProduct:
         if apart < LEAST_NONTEMPORAL_ROW or (apart | row) % BLOCK_BYTES or item != out.itemsize:
             return False
         activation = self.words[job_words.ACTIVATION]
-        is_nontemporal = written >= NONTEMPORAL_BYTES and activation <= RELU
+        is_vast = max(written, out.nbytes) >= NONTEMPORAL_BYTES
+        is_nontemporal = is_vast and activation <= RELU
         least = LEAST_NONTEMPORAL_ROW if is_nontemporal else LEAST_ROW_ON_LINES
         return row >= least and address_of(out) % BLOCK_BYTES != 0
 
@@ -260,7 +261,7 @@ class StreamProduct:
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row + BLOCK_BYTES * shifted)
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
-        words[job_words.OUT_BYTES] = written
+        words[job_words.OUT_BYTES] = max(written, out.nbytes)
         itemsize = self.dtype.itemsize
         whole = -1 if is_shared(self.entries, self.shape, columns, itemsize, WAKING_WORK) else 0
         return _Call(key, words, address_of(words), threads * each, threads, whole)

@@ -38,7 +38,7 @@ def main() -> None:
                         expected = np.tanh(A @ B + bias[:, None] + residual)
                         np.testing.assert_allclose(C, expected, rtol=1e-4, atol=1e-4)
                     done += 1
-    # A copy of B that some processors make some rows at a time, and others not.
+    # Some processors copy such a B some rows at a time, others all of it at once.
     k = NEAR_BYTES // (33 * dtype.itemsize) + ROWS_TURNED
     A = sp.eye_array(k, dtype=dtype, format="csr")
     B = np.asfortranarray(rng.random((k, 33)).astype(dtype))

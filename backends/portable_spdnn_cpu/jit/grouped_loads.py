@@ -27,19 +27,23 @@ def load_numbers(builder: Any, pointer: Any, count: int = GROUP) -> list[Any]:
     """
     bits = pointer.type.pointee.width
     together = WORD.width // bits
-    mask = WORD((1 << bits) - 1)
     found = []
     for first in range(0, count, together):
         place = builder.bitcast(builder.gep(pointer, [WORD(first)]), WORD.as_pointer())
-        packed = builder.load(place, align=bits // 8)
-        shifted = [builder.lshr(packed, WORD(bits * number)) for number in range(together)]
-        words = [builder.and_(word, mask) for word in shifted]
-        if bits == 32 and is_x86(builder.module.triple):
-            # An empty asm hides the shift and the mask: LLVM would join them with the scaling of an
-            # address, which costs nothing, into more instructions.
-            words = [hidden(builder, word) for word in words]
-        found += words
+        found += split_numbers(builder, builder.load(place, align=bits // 8), bits)
     return found
+
+
+def split_numbers(builder: Any, packed: Any, bits: int) -> list[Any]:
+    """Return the unsigned integers of 16, 32 or 64 bits that a word holds, the lowest first."""
+    mask = WORD((1 << bits) - 1)
+    shifted = [builder.lshr(packed, WORD(start)) for start in range(0, WORD.width, bits)]
+    words = [builder.and_(word, mask) for word in shifted]
+    if bits == 32 and is_x86(builder.module.triple):
+        # An empty asm hides the shift and the mask: LLVM would join them with the scaling of an
+        # address, which costs nothing, into more instructions.
+        words = [hidden(builder, word) for word in words]
+    return words
 
 
 def broadcast_group(

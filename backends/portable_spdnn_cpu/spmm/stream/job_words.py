@@ -47,6 +47,9 @@ WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
     BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL,
     WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, FIRST_PART,
 ) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
-# Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
-# COUNTS is A's indptr.
-BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)
+# Words of each part, from FIRST_PART on: its rows, how many blocks they have, and the arrays of
+# `packing.StreamPart`. Where VISITS is 0, A is not packed: there is one block, OFFSETS and VALUES
+# are A's indices and data, and INDPTR is its own.
+(
+    BEGIN, END, BLOCKS, VISITS, FIRST_VISIT, FIRST_ENTRY, OFFSETS, VALUES, INDPTR, PART_WORDS,
+) = range(10)  # fmt: skip

@@ -26,7 +26,6 @@ from portable_spdnn_cpu.layout.large_results import (
     NONTEMPORAL_BYTES,
     PREFETCH_BYTES,
     PREFETCH_ROW_BYTES,
-    prefetch_items_to_write,
     store_fence,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -35,21 +34,18 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     ACTIVATION,
     B_STRIDE,
     BEGIN,
-    BIAS,
     BLOCKS,
     BOUNDED,
     COLUMNS,
     COUNTERS,
-    COUNTS,
     END,
     FIRST_ENTRY,
     FIRST_PART,
-    FIRST_ROW,
+    FIRST_VISIT,
     IN_PLACE,
     K_BLOCK,
     LINE,
     LOWER,
-    OFFSETS,
     OUT,
     OUT_BYTES,
     OUT_FORTRAN,
@@ -61,11 +57,10 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     RESIDUAL,
     RESIDUAL_STRIDE,
     REST_KERNEL,
-    ROWS,
     SHIFTED,
     SUMS_BYTES,
     UPPER,
-    VALUES,
+    VISITS,
     WIDTH,
     WORKERS,
     WORKSPACE,
@@ -73,8 +68,9 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.microkernels import finish_row, sum_row
+from portable_spdnn_cpu.spmm.stream.microkernels import PAIR
 from portable_spdnn_cpu.spmm.stream.panels import copy_panel
+from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 # Bytes of sums between blocks beyond which a row's sums, and in the last its row of C, are
@@ -82,6 +78,7 @@ from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 # which no processor predicts. 2,048 rows take four fifths of the time on a Zen 3 so; 256 would take
 # a twentieth more.
 FAR_SUMS = cache_bytes(2) // 4
+ACTIVATED_ROWS = 32  # written, and then activated, before those that follow
 
 
 @job
@@ -139,28 +136,19 @@ def multiply_panels(
     skipped = max(0, -column)
     panels, stored = max(1, columns // width), min(columns, width)  # how many, and of each
     begin, end = words[part + BEGIN], words[part + END]
-    packed = words[part + ROWS] != 0
-    rows = array_at(words[part + ROWS], LENGTH, np.int32)
-    counts = array_at(words[part + COUNTS], LENGTH, np.int32)
-    indptr = array_at(words[part + COUNTS], LENGTH, np.int64)
-    first_row = array_at(words[part + FIRST_ROW], LENGTH, np.int64)
+    packed = words[part + VISITS] != 0
+    visits = array_at(words[part + VISITS], LENGTH, np.int32)
+    first_visit = array_at(words[part + FIRST_VISIT], LENGTH, np.int64)
     first_entry = array_at(words[part + FIRST_ENTRY], LENGTH, np.int64)
-    offsets = array_at(words[part + OFFSETS], LENGTH, offset_dtype)
-    values = array_at(words[part + VALUES], LENGTH, dtype)
-    bias = array_at(words[BIAS], LENGTH, dtype)
-    has_bias = words[BIAS] != 0
-    residual = array_at(words[RESIDUAL], LENGTH, dtype)
-    residual_stride, has_residual = words[RESIDUAL_STRIDE], words[RESIDUAL] != 0
+    has_residual, residual_stride = words[RESIDUAL] != 0, words[RESIDUAL_STRIDE]
     code = words[ACTIVATION]
     low, high = float_of(words[LOWER]), float_of(words[UPPER])
     lower, upper = dtype(low), dtype(high)
     bounded = words[BOUNDED] != 0 and code <= RELU  # otherwise bounds follow the activation
     own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
-    sums = array_at(own, LENGTH, dtype)
-    stride, source = words[WIDTH], own + words[SUMS_BYTES]
+    stride, panel = words[WIDTH], own + words[SUMS_BYTES]
     if words[IN_PLACE]:
-        stride, source = words[B_STRIDE], words[B] + column * itemsize
-    panel = array_at(source, LENGTH, dtype)
+        stride, panel = words[B_STRIDE], words[B] + column * itemsize
     # C in Fortran order is staged where sums wait, and transposed at the end; a residual, which is
     # in the same order, is what sums begin with.
     stages = words[OUT_FORTRAN] != 0
@@ -169,16 +157,15 @@ def multiply_panels(
         has_residual = False
         start = words[RESIDUAL] + column * residual_stride * itemsize
         load_columns(start, residual_stride, own, width, width, begin, end, columns, dtype)
-    adds = has_bias or has_residual
-    out, out_stride, first_out = sums, width, -begin * width
+    tile = own - begin * width * itemsize
+    out, out_stride = tile, width
     if stages:
         stored = width
     else:
-        out, out_stride, first_out = array_at(words[OUT], LENGTH, dtype), words[OUT_STRIDE], column
+        out, out_stride = words[OUT] + column * itemsize, words[OUT_STRIDE]
     sums_are_far = words[SUMS_BYTES] > FAR_SUMS
     size, row_bytes = 0 if stages else words[OUT_BYTES], out_stride * itemsize
-    first_byte = words[OUT] + column * itemsize
-    is_aligned = first_byte % BLOCK_BYTES == 0 and row_bytes % BLOCK_BYTES == 0
+    is_aligned = out % BLOCK_BYTES == 0 and row_bytes % BLOCK_BYTES == 0
     nontemporal = size >= NONTEMPORAL_BYTES and is_aligned and code <= RELU
     is_wide = row_bytes >= PREFETCH_ROW_BYTES
     prefetches = size > PREFETCH_BYTES and (is_wide or sums_are_far) and not nontemporal
@@ -186,74 +173,59 @@ def multiply_panels(
     for block in range(last + 1):
         if not words[IN_PLACE]:
             first = block * words[K_BLOCK]
-            stop = min(first + words[K_BLOCK], words[K])
-            copy_panel(vectors, words, source, first, stop, column, columns, dtype)
-        top, bottom, entry = 0, end - begin, 0
+            until = min(first + words[K_BLOCK], words[K])
+            copy_panel(vectors, words, panel, first, until, column, columns, dtype)
+        top, bottom, entry = begin, end, 0
         if packed:
-            top, bottom, entry = first_row[block], first_row[block + 1], first_entry[block]
-        accumulates = begun or block > 0
+            top, bottom, entry = first_visit[block], first_visit[block + 1], first_entry[block]
+        later = begun or block > 0
         if block < last:
-            for place in range(np.uintp(top), np.uintp(bottom)):
-                count, sums_at = int(counts[place]), (rows[place] - begin) * width
-                if sums_are_far:
-                    following = rows[min(place + np.uintp(1), np.uintp(bottom - 1))]
-                    prefetch_items_to_write(sums, (following - begin) * width, width)
-                sum_row(
-                    vectors, panel, 0, stride, offsets, values, entry, count, sums, sums_at,
-                    accumulates,
-                )  # fmt: skip
-                entry += count
+            sum_rows(
+                vectors, dtype, offset_dtype, words, part, top, bottom, entry, panel, own, later,
+                sums_are_far,
+            )  # fmt: skip
             continue
-        for place in range(np.uintp(top), np.uintp(bottom)):
-            if packed:
-                row, count = np.uintp(rows[place]), int(counts[place])
-                following = int(rows[min(place + np.uintp(1), np.uintp(bottom - 1))])
-                if sums_are_far:
-                    prefetch_items_to_write(sums, (following - begin) * width, width)
-            else:
-                row = np.uintp(begin) + place
-                following = min(int(row) + 1, end - 1)
-                entry, count = indptr[row], indptr[row + np.uintp(1)] - indptr[row]
-            if prefetches:
-                prefetch_items_to_write(out, following * out_stride + first_out, panels * width)
-            sums_at = (int(row) - begin) * width
-            out_at = int(row) * out_stride + first_out
-            residual_at = int(row) * residual_stride + column
-            added = bias[row] if has_bias else dtype(0)
-            for number in range(panels):
-                shift, before = number * width, 0 if number else skipped
-                finish_row(
-                    vectors, panel, shift, stride, offsets, values, entry, count, sums, sums_at,
-                    accumulates, adds, added, has_residual, residual, residual_at + shift, out,
-                    out_at + shift, stored, lower, upper, bounded, nontemporal, skips, before,
-                )  # fmt: skip
-                if code > RELU:
-                    first = out_at + shift
-                    activate_span(out, first + before, first + stored, code, low, high)
-            entry += count
+        while top < bottom:
+            stop = bottom if code <= RELU else min(top + ACTIVATED_ROWS, bottom)
+            stop = finish_rows(
+                vectors, skips, dtype, offset_dtype, words, part, top, stop, entry, panel, stride,
+                panels, column, stored, skipped, own, later, sums_are_far, out, out_stride,
+                has_residual, bounded, lower, upper, nontemporal, prefetches,
+            )  # fmt: skip
+            if code > RELU:
+                for place in range(top, stop):
+                    row = place
+                    if packed:
+                        row = visits[2 * place]
+                        entry += visits[2 * place + 1] & ~PAIR
+                    for number in range(panels):
+                        before = 0 if number else skipped
+                        start = row * out_stride + number * width
+                        written = array_at(out, LENGTH, dtype)
+                        activate_span(written, start + before, start + stored, code, low, high)
+            top = stop
     if nontemporal:
         store_fence()
     if stages:
         target = words[OUT] + column * words[OUT_STRIDE] * itemsize
-        tile = own - begin * width * itemsize
         store_columns(
             target, words[OUT_STRIDE], tile, width, begin, end, columns, words[OUT_BYTES], dtype
         )  # fmt: skip
 
 
-# By vectors of a panel, type, whether offsets are of 16 bits, or rows of B, and whether panels may
-# begin before column 0. Variants that are chosen have at most `microkernels.MAX_VECTORS`.
+# By vectors of a panel, type, whether weights are packed, and whether panels may begin before
+# column 0. Variants that are chosen have at most `microkernels.MAX_VECTORS`.
 PANEL_KERNELS = {
-    (vectors, dtype, short, shifted): Job(
+    (vectors, dtype, packed, shifted): Job(
         multiply_panels,
         (0,) * vectors,
         dtype.type,
-        np.uint16 if short else np.int32,
+        np.uint16 if packed else np.int32,
         (0,) * shifted,
         numbers=3,
     )
     for vectors in range(1, 9)
     for dtype in VALUE_TYPES
-    for short in (True, False)
+    for packed in (True, False)
     for shifted in (True, False)
 }

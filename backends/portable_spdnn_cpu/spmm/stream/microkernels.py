@@ -1,10 +1,15 @@
-"""The microkernel of the stream: a row of weights times a panel of columns.
+"""The microkernel of the stream: rows of weights times a panel of columns.
 
 The sums of a row, for all columns of a panel, stay in vector registers while its entries stream
 by. An entry is an offset into the panel and a value: one value spread over a vector, and for each
 vector of the panel one multiply-add whose operand is loaded from the first-level cache. Entries go
 in groups of four (`jit.grouped_loads`): one load brings four offsets of 16 bits, or two those of 32
-bits, and one four values, which shuffles spread. What is left of a row is read one by one.
+bits, and one four values, which shuffles spread.
+
+Multiply-adds of one sum wait for each other, four cycles each, of which a core begins two in a
+cycle. So two rows of as many entries are a pair, whose entries come by turns, and a row by itself
+has two sums for each vector; in narrow panels there are four in a group. Offsets are loaded a group
+ahead: on a Zen 5 an entry of four vectors takes 2.5 cycles so, and 2.8 without.
 
 Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each; where
 shuffles share a port with multiply-adds, as in Intel's cores with AVX-512, v + 1 operations of two
@@ -13,15 +18,19 @@ ports.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
+from portable_spdnn_cpu.jit.grouped_loads import (
+    GROUP,
+    broadcast_group,
+    load_numbers,
+    split_numbers,
+)
 from portable_spdnn_cpu.jit.loops import loop
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.jit.vectors import (
@@ -41,93 +50,19 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 # that is spread and, where a processor has no operands in memory, for what is loaded.
 MAX_VECTORS = min(8, (VECTOR_REGISTERS - 4) * VECTOR_BYTES // BLOCK_BYTES)
 OFFSET_UNIT = 8  # bytes; x86 addresses scale an index by 8 at no cost
+# What the number of entries of a packed row has besides where those of the row that follows, as
+# many, come by turns with its own.
+PAIR = 1 << 30
+WORD = ir.IntType(64)
 Value = Any  # an LLVM value; llvmlite has no types
 
 
-@intrinsic
-def sum_row(
-    typingctx: Any, vectors: Any, panel: Any, panel_at: Any, stride: Any, offsets: Any,
-    values: Any, first: Any, count: Any, sums: Any, sums_at: Any, later: Any,
-) -> Emission:  # fmt: skip
-    """sums[sums_at + c] = start + sum_k values[k] panel[panel_at + place(k) + c], for a panel's c.
-
-    For k = first .. first + count - 1. Arrays are flat, and positions count items.
-
-    Parameters
-    ----------
-    vectors : tuple
-        Its length is the panel's width in vectors of 64 bytes, which are two registers or more
-        where those are shorter. Numba compiles for each type of argument, and a tuple's length is
-        part of its type.
-    panel, panel_at : ndarray of float32 or float64, int
-        Columns of B, a row after the other; read in whole vectors.
-    stride : int
-        Items from a row of the panel to the next.
-    offsets : ndarray of uint16 or int32
-        Where the panel's row of each entry lies: uint16 in units of OFFSET_UNIT bytes, else as the
-        number of that row.
-    values : ndarray of the panel's type
-    first, count : int
-        The entries.
-    sums, sums_at
-        Sums of a row of C, aligned on vectors.
-    later : bool
-        Whether to start with the sums that are there, and not with 0.
-    """
-    width = len(vectors)
-    signature = types.void(
-        vectors, panel, types.intp, types.intp, offsets, values, types.intp, types.intp,
-        sums, types.intp, types.boolean,
-    )  # fmt: skip
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data, row = summed_row(context, builder, sig, args, width)
-        row.keep(data(8), args[9])
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def finish_row(
-    typingctx: Any, vectors: Any, panel: Any, panel_at: Any, stride: Any, offsets: Any,
-    values: Any, first: Any, count: Any, sums: Any, sums_at: Any, later: Any, adds: Any,
-    bias: Any, has_residual: Any, residual: Any, residual_at: Any, out: Any, out_at: Any,
-    columns: Any, lower: Any, upper: Any, bounded: Any, nontemporal: Any, skips: Any,
-    skipped: Any,
-) -> Emission:  # fmt: skip
-    """Sum as `sum_row` does, and store to out[out_at + c] for `skipped` <= c < `columns`.
-
-    Where the tuple `skips` is empty `skipped` is 0, and no code is emitted for it. If `adds`, the
-    bias is added, and residual[residual_at + c] if `has_residual`. If `bounded`, what is stored is
-    between `lower` and `upper`; NaN passes. No other item is touched: `skipped` is less than a
-    vector, and all vectors but the last are within `columns`. If `nontemporal`, out[out_at] is
-    aligned on vectors, and whole ones are written by non-temporal stores.
-    """
-    width = len(vectors)
-    element = panel.dtype
-    signature = types.void(
-        vectors, panel, types.intp, types.intp, offsets, values, types.intp, types.intp,
-        sums, types.intp, types.boolean, types.boolean, element, types.boolean, residual,
-        types.intp, out, types.intp, types.intp, element, element, types.boolean, types.boolean,
-        skips, types.intp,
-    )  # fmt: skip
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        skipped = args[24] if len(skips) else None
-        data, row = summed_row(context, builder, sig, args, width, args[18], skipped)
-        with builder.if_then(args[11]):
-            row.add(args[12], args[13], data(14), args[15])
-        with builder.if_then(args[21]):
-            row.clamp(*args[19:21])
-        with builder.if_else(args[22]) as (nontemporal, as_usual):
-            with nontemporal:
-                row.store(data(16), args[17], nontemporal=True)
-            with as_usual:
-                row.store(data(16), args[17])
-        return context.get_dummy_value()
-
-    return signature, codegen
+def chains(vectors: int) -> int:
+    """Return how many sums of a vector take entries by turns: 1, 2 or 4."""
+    registers = vectors * BLOCK_BYTES // VECTOR_BYTES
+    if registers <= 2:
+        return 4
+    return 2 if 2 * registers <= VECTOR_REGISTERS - 4 else 1
 
 
 @intrinsic
@@ -136,7 +71,7 @@ def copy_row(
 ) -> Emission:
     """panel[to + c] = source[start + c] for c < `columns`, and 0 up to the panel's width.
 
-    `vectors` and `columns` are as in `finish_row`.
+    `vectors` and `columns` are as `row_loops.finish_rows` has them.
     """
     width = len(vectors)
     signature = types.void(vectors, panel, types.intp, source, types.intp, types.intp)
@@ -144,80 +79,53 @@ def copy_row(
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         make = context.make_array
         target, origin = (make(sig.args[n])(context, builder, args[n]).data for n in (1, 3))
-        row = RowEmitter(builder, width, target, args[2])
+        row = RowsEmitter(builder, width, target.type.pointee)
         row.limit(args[5])
         for number in range(width):
             value = row.load(row.at(origin, args[4], number), number == width - 1)
-            builder.store(value, row.at(target, args[2], number), align=row.bits // 8)
+            builder.store(value, row.at(target, args[2], number), align=row.itemsize)
         return context.get_dummy_value()
 
     return signature, codegen
 
 
-def summed_row(
-    context: Any,
-    builder: Any,
-    sig: Any,
-    args: Any,
-    width: int,
-    columns: Value | None = None,
-    skipped: Value | None = None,
-) -> tuple[Callable[[int], Value], RowEmitter]:
-    """Emit the sums of `sum_row`; returns what gives an argument's data, and the row of sums.
+class RowsEmitter:
+    """Emits the sums of a row of C, or of two whose entries come by turns, for a panel of columns.
 
-    `columns`, `skipped`: of `finish_row`.
-    """
-
-    def data(position: int) -> Value:
-        return context.make_array(sig.args[position])(context, builder, args[position]).data
-
-    row = RowEmitter(builder, width, builder.gep(data(1), [args[2]]), args[3])
-    if columns is not None:
-        row.limit(columns)
-    if skipped is not None:
-        row.skip(skipped, reads_b=sig.args[4].dtype.bitwidth > 16)
-    row.begin(data(8), args[9], args[10])
-    row.add_entries(data(4), data(5), args[6], args[7])
-    return data, row
-
-
-class RowEmitter:
-    """Emits the code of a row of sums of C.
-
-    Sums are written as stack slots, which LLVM promotes to registers.
+    Sums are written as stack slots, which LLVM promotes to registers. Positions count items.
 
     Parameters
     ----------
     builder
         llvmlite's.
     vectors : int
-        Those of the panel.
-    panel, stride
-        LLVM values of what `sum_row` calls so.
+        Those of the panel, of 64 bytes: two registers or more where those are shorter.
+    scalar
+        The LLVM type of values.
+    rows : int
+        1 or 2, which takes `chains(vectors)` of 2 at least.
     """
 
-    def __init__(self, builder: Any, vectors: int, panel: Value, stride: Value) -> None:
-        self.builder, self.panel, self.stride = builder, panel, stride
-        self.bits = 32 if isinstance(panel.type.pointee, ir.FloatType) else 64
-        self.vector = ir.VectorType(panel.type.pointee, BLOCK_BYTES * 8 // self.bits)
-        self.word = stride.type
-        self.sums = [cgutils.alloca_once(builder, self.vector) for _ in range(vectors)]
+    def __init__(self, builder: Any, vectors: int, scalar: Value, rows: int = 1) -> None:
+        self.builder, self.vectors, self.rows = builder, vectors, rows
+        self.itemsize = 4 if isinstance(scalar, ir.FloatType) else 8
+        self.vector = ir.VectorType(scalar, BLOCK_BYTES // self.itemsize)
         self.masks: dict[int, Value] = {}  # by vector: the lanes that alone are summed
         self.first_mask: Value | None = None  # of lanes of the first vector, where some are skipped
 
     def limit(self, columns: Value) -> None:
         """Find how many lanes of the last vector are there, and whether that is all of them."""
         builder, lanes = self.builder, self.vector.count
-        self.left = builder.sub(columns, self.number((len(self.sums) - 1) * lanes))
-        self.whole = builder.icmp_signed(">=", self.left, self.number(lanes))
+        self.left = builder.sub(columns, WORD((self.vectors - 1) * lanes))
+        self.whole = builder.icmp_signed(">=", self.left, WORD(lanes))
 
     def skip(self, skipped: Value, reads_b: bool) -> None:
         """Find which lanes of the first vector are stored, and whether it begins with the first.
 
         `reads_b`: whether what the others hold may be no zeros, as what lies beside a row of B.
         """
-        builder, lanes, last = self.builder, self.vector.count, len(self.sums) - 1
-        self.begins_whole = builder.icmp_signed("==", skipped, self.number(0))
+        builder, lanes, last = self.builder, self.vector.count, self.vectors - 1
+        self.begins_whole = builder.icmp_signed("==", skipped, WORD(0))
         self.first_mask = builder.not_(first_lanes(builder, skipped, lanes))
         last_mask = first_lanes(builder, self.left, lanes)
         if not last:
@@ -225,81 +133,138 @@ class RowEmitter:
         if reads_b and HAS_FAST_MASKS:
             self.masks = {0: self.first_mask, last: last_mask}
 
-    def begin(self, sums: Value, sums_at: Value, later: Value) -> None:
-        """Set the sums to those that are there, or to 0."""
+    def begin(self, sums: Value, starts: list[Value], later: Value) -> None:
+        """Set the sums to those that are there, from a position on for each row, or to 0."""
         builder, zero = self.builder, ir.Constant(self.vector, None)
-        with builder.if_else(later) as (there, first):
-            with there:
-                for number, slot in enumerate(self.sums):
-                    pointer = self.at(sums, sums_at, number)
+        self.slots = [
+            [
+                [cgutils.alloca_once(builder, self.vector) for _ in range(self.vectors)]
+                for _ in range(max(1, chains(self.vectors) // self.rows))
+            ]
+            for _ in range(self.rows)
+        ]
+        for slot in (slot for row in self.slots for chain in row for slot in chain):
+            builder.store(zero, slot)
+        with builder.if_then(later):
+            for row, start in zip(self.slots, starts, strict=True):
+                for number, slot in enumerate(row[0]):
+                    pointer = self.at(sums, start, number)
                     builder.store(builder.load(pointer, align=BLOCK_BYTES), slot)
-            with first:
-                for slot in self.sums:
-                    builder.store(zero, slot)
 
-    def keep(self, sums: Value, sums_at: Value) -> None:
-        """Write the sums to where they wait."""
-        for number, slot in enumerate(self.sums):
-            value = self.builder.load(slot)
-            self.builder.store(value, self.at(sums, sums_at, number), align=BLOCK_BYTES)
+    def add_packed(
+        self, panel: Value, offsets: Value, values: Value, first: Value, count: Value
+    ) -> None:
+        """Add `count` entries of each row, from number `first` on, of arrays that are packed.
 
-    def add(self, bias: Value, has_residual: Value, residual: Value, residual_at: Value) -> None:
-        """Add a bias to all sums, and a residual where there is one."""
+        These have GROUP items more than there are entries; offsets are of 16 bits.
+        """
+        builder, step = self.builder, self.rows
+        entries = builder.mul(count, WORD(step))
+        single = builder.add(first, builder.and_(entries, WORD(-GROUP)))
+        scale = WORD(OFFSET_UNIT // self.itemsize)
+
+        def load_offsets(entry: Value) -> Value:
+            place = builder.bitcast(builder.gep(offsets, [entry]), WORD.as_pointer())
+            return builder.load(place, align=2)
+
+        ahead = cgutils.alloca_once(builder, WORD)
+        builder.store(load_offsets(first), ahead)
+        with loop(builder, first, single, WORD(GROUP), unrolls=False) as entry:
+            factors = broadcast_group(builder, self.vector, builder.gep(values, [entry]))
+            group = split_numbers(builder, builder.load(ahead), 16)
+            builder.store(load_offsets(builder.add(entry, WORD(GROUP))), ahead)
+            for number in range(GROUP):
+                self._add(panel, factors[number], builder.mul(group[number], scale), number)
+        left = builder.and_(entries, WORD(GROUP - 1))
+        with ExitStack() as stack:
+            for number in range(0, GROUP - 1, step):
+                is_there = builder.icmp_unsigned(">", left, WORD(number))
+                stack.enter_context(builder.if_then(is_there))
+                if number == 0:
+                    factors = broadcast_group(builder, self.vector, builder.gep(values, [single]))
+                    group = split_numbers(builder, builder.load(ahead), 16)
+                for each in range(number, number + step):
+                    self._add(panel, factors[each], builder.mul(group[each], scale), each)
+
+    def add_as_given(
+        self, panel: Value, stride: Value, indices: Value, values: Value, first: Value, stop: Value
+    ) -> None:
+        """Add entries first .. stop - 1 of a row; the panel's rows are `stride` items apart."""
         builder = self.builder
-        added = broadcast(builder, self.vector, bias)
-        for slot in self.sums:
-            builder.store(builder.fadd(builder.load(slot), added), slot)
-        with builder.if_then(has_residual):
-            for number, slot in enumerate(self.sums):
-                pointer = self.at(residual, residual_at, number)
-                if number or self.first_mask is None:
-                    value = self.load(pointer, number == len(self.sums) - 1)
-                else:
-                    align = self.bits // 8
-                    value = load_masked(builder, self.vector, pointer, self.first_mask, align)
-                builder.store(builder.fadd(builder.load(slot), value), slot)
+        count = builder.and_(builder.sub(stop, first), WORD(-GROUP))
+        single = builder.add(first, count)
+        with loop(builder, first, single, WORD(GROUP), unrolls=False) as entry:
+            factors = broadcast_group(builder, self.vector, builder.gep(values, [entry]))
+            group = load_numbers(builder, builder.gep(indices, [entry]))
+            for number in range(GROUP):
+                self._add(panel, factors[number], builder.mul(group[number], stride), number)
+        with loop(builder, single, stop, WORD(1), unrolls=False) as entry:
+            value = builder.load(builder.gep(values, [entry]))
+            index = builder.zext(builder.load(builder.gep(indices, [entry])), WORD)
+            factor = broadcast(builder, self.vector, value)
+            self._add(panel, factor, builder.mul(index, stride), 0)
 
-    def add_entries(self, offsets: Value, values: Value, first: Value, count: Value) -> None:
-        """Add the entries, in groups as far as they go."""
-        builder = self.builder
-        end = builder.add(first, count)
-        single = builder.add(first, builder.and_(count, self.number(-GROUP)))
-        scale = self.stride
-        if offsets.type.pointee.width == 16:
-            scale = self.number(OFFSET_UNIT * 8 // self.bits)
-        with self.loop(first, single, GROUP) as k:
-            factors = broadcast_group(builder, self.vector, builder.gep(values, [k]))
-            group = load_numbers(builder, builder.gep(offsets, [k]))
-            for factor, offset in zip(factors, group, strict=True):
-                self._add_entry(factor, offset, scale)
-        with self.loop(single, end) as k:
-            factor = broadcast(builder, self.vector, builder.load(builder.gep(values, [k])))
-            offset = builder.load(builder.gep(offsets, [k]))
-            self._add_entry(factor, builder.zext(offset, self.word), scale)
-
-    def _add_entry(self, factor: Value, offset: Value, scale: Value) -> None:
-        builder = self.builder
-        place = builder.mul(offset, scale)
-        for number, slot in enumerate(self.sums):
-            operand = builder.load(self.at(self.panel, place, number), align=self.bits // 8)
+    def _add(self, panel: Value, factor: Value, place: Value, number: int) -> None:
+        """Add an entry, by its number in its group: its row of the panel is at a position."""
+        builder, row = self.builder, self.slots[number % self.rows]
+        for vector, slot in enumerate(row[number // self.rows % len(row)]):
+            operand = builder.load(self.at(panel, place, vector), align=self.itemsize)
             before = builder.load(slot)
             total = multiply_add(builder, factor, operand, before)
-            if number in self.masks:
+            if vector in self.masks:
                 # Other lanes may be subnormal, as the sizes that malloc keeps between arrays are:
                 # to multiply them would take a hundred times as long.
-                total = builder.select(self.masks[number], total, before)
+                total = builder.select(self.masks[vector], total, before)
             builder.store(total, slot)
 
-    def clamp(self, lower: Value, upper: Value) -> None:
-        """Bring the sums between bounds."""
+    def join(self) -> list[list[Value]]:
+        """Return the slots of each row, of which the first chain gets the sums of all."""
+        builder = self.builder
+        for row in self.slots:
+            while len(row) > 1:
+                half = len(row) // 2
+                for to, other in zip(row[:half], row[half:], strict=True):
+                    for slot, term in zip(to, other, strict=True):
+                        builder.store(builder.fadd(builder.load(slot), builder.load(term)), slot)
+                del row[half:]
+        return [row[0] for row in self.slots]
+
+    def keep(self, slots: list[Value], sums: Value, start: Value) -> None:
+        """Write the sums of a row to where they wait."""
+        for number, slot in enumerate(slots):
+            value = self.builder.load(slot)
+            self.builder.store(value, self.at(sums, start, number), align=BLOCK_BYTES)
+
+    def add_bias(self, slots: list[Value], bias: Value) -> None:
+        """Add a number to all sums of a row."""
+        builder, added = self.builder, broadcast(self.builder, self.vector, bias)
+        for slot in slots:
+            builder.store(builder.fadd(builder.load(slot), added), slot)
+
+    def add_residual(self, slots: list[Value], residual: Value, start: Value) -> None:
+        """Add a row of the residual, which starts at a position."""
+        builder = self.builder
+        for number, slot in enumerate(slots):
+            pointer = self.at(residual, start, number)
+            if number or self.first_mask is None:
+                value = self.load(pointer, number == self.vectors - 1)
+            else:
+                mask = self.first_mask
+                value = load_masked(builder, self.vector, pointer, mask, self.itemsize)
+            builder.store(builder.fadd(builder.load(slot), value), slot)
+
+    def clamp(self, slots: list[Value], lower: Value, upper: Value) -> None:
+        """Bring the sums of a row between bounds."""
         builder = self.builder
         bounds = [broadcast(builder, self.vector, bound) for bound in (lower, upper)]
-        for slot in self.sums:
+        for slot in slots:
             builder.store(clamped(builder, builder.load(slot), *bounds), slot)
 
-    def store(self, out: Value, position: Value, nontemporal: bool = False) -> None:
+    def store(
+        self, slots: list[Value], out: Value, start: Value, nontemporal: bool = False
+    ) -> None:
         """Store the sums of the columns that are there; `nontemporal`: how whole vectors are."""
-        builder, align = self.builder, self.bits // 8
+        builder, align = self.builder, self.itemsize
 
         def store_whole(value: Value, pointer: Value) -> None:
             if nontemporal:
@@ -314,9 +279,9 @@ class RowEmitter:
                 with some:
                     store_first(builder, value, pointer, self.left, align)
 
-        for number, slot in enumerate(self.sums):
-            value, pointer = builder.load(slot), self.at(out, position, number)
-            store_lanes = store_last if number == len(self.sums) - 1 else store_whole
+        for number, slot in enumerate(slots):
+            value, pointer = builder.load(slot), self.at(out, start, number)
+            store_lanes = store_last if number == self.vectors - 1 else store_whole
             if number or self.first_mask is None:
                 store_lanes(value, pointer)
                 continue
@@ -328,20 +293,12 @@ class RowEmitter:
 
     def load(self, pointer: Value, last: bool) -> Value:
         """Load a vector; of the last one the lanes that are there, and zeros."""
-        align = self.bits // 8
+        align = self.itemsize
         if last:
             return load_first(self.builder, self.vector, pointer, self.left, align)
         return self.builder.load(pointer, align=align)
 
-    def number(self, value: int) -> Value:
-        """Return a constant word."""
-        return ir.Constant(self.word, value)
-
     def at(self, data: Value, position: Value, number: int) -> Value:
         """Return a pointer to vector `number` of those from an item of an array on."""
-        item = self.builder.add(position, self.number(number * self.vector.count))
+        item = self.builder.add(position, WORD(number * self.vector.count))
         return self.builder.bitcast(self.builder.gep(data, [item]), self.vector.as_pointer())
-
-    def loop(self, begin: Value, end: Value, step: int = 1) -> AbstractContextManager[Value]:
-        """Emit a loop. Unrolled it would leave a rest, often mispredicted."""
-        return loop(self.builder, begin, end, self.number(step), unrolls=False)

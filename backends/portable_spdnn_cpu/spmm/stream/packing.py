@@ -2,7 +2,9 @@
 
 A part of the rows is cut into blocks of columns, so that a block's rows of B, as wide as a panel,
 stay in a cache. Within a block rows are ordered by their number of entries: the loop over entries
-then runs as often as it did for the row before, and its end is predicted.
+then runs as often as it did for the row before, and its end is predicted. Where there is one block,
+and a row of C is written as soon as it is summed, rows are ordered so within WINDOW of them, which
+lie near each other in C.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
+from portable_spdnn_cpu.jit.grouped_loads import GROUP
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT
+from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT, PAIR, chains
 
-SHORT_OFFSETS = 1 << 16
+WINDOW = 64  # rows
 
 
 class StreamPart(NamedTuple):
@@ -24,19 +27,22 @@ class StreamPart(NamedTuple):
 
     Attributes
     ----------
-    rows, counts : ndarray of int32
-        Of each block after the other: the rows of A, and how many entries they have there. The
-        first block and the last have all rows, those between only such as have entries.
-    first_row, first_entry : ndarray of int64, shape (blocks + 1,)
-        Where each block begins in `rows` and in `offsets`.
-    offsets : ndarray of uint16 or int32
-        Where each entry's row of B lies in the block: see `microkernels.sum_row`.
+    visits : ndarray of int32, shape (visits + 2, 2)
+        Of each block after the other: a row of A, and how many entries it has there, plus PAIR
+        where those of the row that follows, as many, come by turns with its own. The first block
+        and the last have all rows, those between only such as have entries. The last one is there
+        three times: what is prefetched is looked up ahead.
+    first_visit, first_entry : ndarray of int64, shape (blocks + 1,)
+        Where each block begins in `visits` and in `offsets`.
+    offsets : ndarray of uint16
+        Where each entry's row of B lies in the panel, in units of OFFSET_UNIT bytes. Behind the
+        last entry are GROUP items more, which are read.
     values : ndarray of float32 or float64
+        As many.
     """
 
-    rows: Array
-    counts: Array
-    first_row: Array
+    visits: Array
+    first_visit: Array
     first_entry: Array
     offsets: Array
     values: Array
@@ -45,10 +51,8 @@ class StreamPart(NamedTuple):
 BEGUN = 1  # entries that take as long as to begin and end a row
 
 
-def pack_rows(
-    A: sp.csr_array, begin: int, end: int, k_block: int, panel_vectors: int
-) -> StreamPart:
-    """Pack rows begin .. end - 1 of A.
+def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, vectors: int) -> StreamPart:
+    """Pack rows begin .. end - 1 of A, paired where panels have more than one chain of sums.
 
     Parameters
     ----------
@@ -56,37 +60,40 @@ def pack_rows(
     begin, end : int
     k_block : int
         Columns of A in a block.
-    panel_vectors : int
-        Vectors of 64 bytes in a row of the panel that offsets are for; 0 for row numbers as
-        offsets, which serve any panel.
+    vectors : int
+        Vectors of 64 bytes in a row of the panels that offsets are for.
     """
     blocks = max(1, -(-A.shape[1] // k_block))
     first, stop = (int(A.indptr[row]) for row in (begin, end))
-    unit = panel_vectors * BLOCK_BYTES // OFFSET_UNIT
-    offsets = np.empty(stop - first, np.uint16 if unit else np.int32)
-    values = np.empty(stop - first, A.dtype)
-    first_row, first_entry = (np.zeros(blocks + 1, np.int64) for _ in range(2))
+    offsets = np.zeros(stop - first + GROUP, np.uint16)
+    values = np.zeros(stop - first + GROUP, A.dtype)
+    first_visit, first_entry = (np.zeros(blocks + 1, np.int64) for _ in range(2))
     indptr, indices, data = map(read_only, (A.indptr[begin : end + 1], A.indices, A.data))
     most = stop - first + 2 * (end - begin)
     blocks_met, order, counts = (np.empty(most, np.int32) for _ in range(3))
     begins = np.empty(most, np.int64)
-    used = find_rows(indptr, indices, k_block, begin, first_row, blocks_met, order, counts, begins)
-    found = order[:used], counts[:used], begins[:used]
-    if blocks == 1:  # it keeps the order of rows
-        order, counts, begins = found[0].copy(), found[1].copy(), found[2]
-    else:
-        order, counts = np.empty(used, np.int32), np.empty(used, np.int32)
-        begins = np.empty(used, np.int64)
-        order_rows(first_row, blocks_met[:used], found, order, counts, begins)
-    fill_blocks(
-        indices, data, k_block, unit, first_row, counts, begins, first_entry, offsets, values
+    used = find_rows(
+        indptr, indices, k_block, begin, first_visit, blocks_met, order, counts, begins
     )
-    return StreamPart(order, counts, first_row, first_entry, offsets, values)
+    found = order[:used], counts[:used], begins[:used]
+    visits, begins = np.empty((used + 2, 2), np.int32), np.empty(used, np.int64)
+    groups, group_starts = blocks_met[:used], first_visit
+    if blocks == 1:
+        groups = np.arange(used, dtype=np.int32) // WINDOW
+        group_starts = np.arange(0, used + WINDOW, WINDOW)
+    order_rows(group_starts, groups, found, visits, begins)
+    unit, paired = vectors * BLOCK_BYTES // OFFSET_UNIT, chains(vectors) > 1
+    fill_blocks(
+        indices, data, k_block, unit, paired, first_visit, visits, begins, first_entry, offsets,
+        values,
+    )  # fmt: skip
+    visits[used:] = visits[used - 1]
+    return StreamPart(visits, first_visit, first_entry, offsets, values)
 
 
-def may_be_short(k_block: int, panel_vectors: int) -> bool:
+def may_be_packed(k_block: int, vectors: int) -> bool:
     """Whether offsets into such a panel fit into 16 bits."""
-    return k_block * panel_vectors * BLOCK_BYTES // OFFSET_UNIT <= SHORT_OFFSETS
+    return k_block * vectors * BLOCK_BYTES // OFFSET_UNIT <= 1 << 16
 
 
 @kernel
@@ -95,7 +102,7 @@ def find_rows(
     indices: Array,
     k_block: int,
     number: int,
-    first_row: Array,
+    first_visit: Array,
     blocks_met: Array,
     order: Array,
     counts: Array,
@@ -107,7 +114,7 @@ def find_rows(
     those of a block follow each other. `number` is that of the first row. Returns how many rows all
     blocks have, and writes how many those before each have.
     """
-    last, used = first_row.size - 2, 0
+    last, used = first_visit.size - 2, 0
     for row in range(indptr.size - 1):
         entry, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
         block = 0
@@ -121,7 +128,7 @@ def find_rows(
                     entry += 1
                 counts[used] = entry - begins[used]
             used += 1
-            first_row[block + 1] += 1
+            first_visit[block + 1] += 1
             if block == last:
                 break
             block += 1  # mostly the next
@@ -130,20 +137,19 @@ def find_rows(
             elif indices[entry] >= stop + k_block:
                 block = indices[entry] // k_block
     for block in range(last + 1):
-        first_row[block + 1] += first_row[block]
+        first_visit[block + 1] += first_visit[block]
     return used
 
 
 @kernel
 def order_rows(
-    first_row: Array,
-    blocks_met: Array,
+    starts_of_groups: Array,
+    groups: Array,
     found: tuple[Array, Array, Array],
-    order: Array,
-    counts: Array,
+    visits: Array,
     begins: Array,
 ) -> None:
-    """Order what was found by block, and in each by its entries: by two counting sorts."""
+    """Order what was found by group, and in each by its entries: by two counting sorts."""
     found_order, found_counts, found_begins = found
     longest = np.int32(0)
     for count in found_counts:
@@ -153,17 +159,16 @@ def order_rows(
         starts[count + 1] += 1
     for before in range(longest + 1):
         starts[before + 1] += starts[before]
-    by_length = np.empty(counts.size, np.int32)
-    for place in range(counts.size):
+    by_length = np.empty(found_counts.size, np.int32)
+    for place in range(found_counts.size):
         at = starts[found_counts[place]]
         starts[found_counts[place]] += 1
         by_length[at] = place
-    following = first_row.copy()
+    following = starts_of_groups.copy()
     for taken in by_length:
-        block = blocks_met[taken]
-        at = following[block]
-        following[block] += 1
-        order[at], counts[at] = found_order[taken], found_counts[taken]
+        at = following[groups[taken]]
+        following[groups[taken]] += 1
+        visits[at, 0], visits[at, 1] = found_order[taken], found_counts[taken]
         begins[at] = found_begins[taken]
 
 
@@ -173,23 +178,32 @@ def fill_blocks(
     data: Array,
     k_block: int,
     unit: int,
-    first_row: Array,
-    counts: Array,
+    paired: bool,
+    first_visit: Array,
+    visits: Array,
     begins: Array,
     first_entry: Array,
     offsets: Array,
     values: Array,
 ) -> None:
-    """Write the entries of each block, and where these begin.
+    """Write the entries of each block, and where these begin, and mark pairs of rows.
 
-    `unit` is the offset from a row of the panel to the next, 0 for 1.
+    `unit` is the offset from a row of the panel to the next.
     """
     entry = 0
-    for block in range(first_row.size - 1):
-        for place in range(first_row[block], first_row[block + 1]):
-            begin = begins[place]
-            for k in range(begin, begin + counts[place]):
-                offsets[entry] = (indices[k] - block * k_block) * max(unit, 1)
-                values[entry] = data[k]
-                entry += 1
+    for block in range(first_visit.size - 1):
+        place, stop, column = first_visit[block], first_visit[block + 1], block * k_block
+        while place < stop:
+            count, together = visits[place, 1], 1
+            if paired and place + 1 < stop and visits[place + 1, 1] == count:
+                together = 2
+                visits[place, 1] = count + PAIR
+            for number in range(together):
+                begin, at = begins[place + number], entry + number
+                for k in range(begin, begin + count):
+                    offsets[at] = (indices[k] - column) * unit
+                    values[at] = data[k]
+                    at += together
+            entry += together * count
+            place += together
         first_entry[block + 1] = entry

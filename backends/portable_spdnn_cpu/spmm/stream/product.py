@@ -21,7 +21,7 @@ from portable_spdnn_cpu.machine.spinning import job_failed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.row_parts import divide
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
-from portable_spdnn_cpu.spmm.stream.packing import BEGUN, may_be_short, pack_rows
+from portable_spdnn_cpu.spmm.stream.packing import BEGUN, may_be_packed, pack_rows
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
 # threads that are awake take less time than one, and of 100, from which it pays to wake them.
@@ -83,7 +83,8 @@ class StreamProduct:
         Its bias is None, or an array of A's type with an entry for each row.
     variant : StreamVariant
     pack : bool
-        Whether to bring A into the kernel's order; otherwise it is used as it is, in one block.
+        Whether to bring A into the kernel's order, or to copy it where the variant has it in the
+        order that it has; otherwise it is used as it is, in one block, and is not to be changed.
     """
 
     def __init__(
@@ -99,9 +100,11 @@ class StreamProduct:
         words = np.zeros(job_words.FIRST_PART + job_words.PART_WORDS * variant.parts, np.int64)
         words[job_words.PARTS] = variant.parts
         words[job_words.K] = self.shape[1]
-        self.k_block = max(1, self.shape[1])
-        if pack and not variant.in_place:
-            self.k_block = min(variant.k_block, self.k_block)
+        self.k_block = min(variant.k_block, self.shape[1]) if pack else self.shape[1]
+        self.k_block = max(1, self.k_block)
+        packs = pack and not variant.in_place and may_be_packed(self.k_block, variant.vectors)
+        if not packs:
+            self.k_block = max(1, self.shape[1])
         words[job_words.K_BLOCK] = self.k_block
         self.width = variant.vectors * BLOCK_BYTES // self.dtype.itemsize
         words[job_words.WIDTH] = self.width
@@ -112,32 +115,23 @@ class StreamProduct:
         words[job_words.ACTIVATION] = code
         words[job_words.LOWER : job_words.UPPER + 1].view(np.float64)[:] = limits
         words[job_words.BOUNDED] = any(map(math.isfinite, limits))
-        self.blocks = -(-max(1, self.shape[1]) // self.k_block) if pack else 1
+        self.blocks = -(-max(1, self.shape[1]) // self.k_block)
         table = words[job_words.FIRST_PART :].reshape(variant.parts, job_words.PART_WORDS)
-        if pack:
-            short = self._pack(A, bounds, table)
+        arrays: tuple[Array, ...]
+        if packs:
+            for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
+                arrays = pack_rows(A, begin, end, self.k_block, variant.vectors)
+                words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays), 0
         else:
             # Users' arrays may be strided.
-            columns = in_order(A.indices).astype(np.int32, copy=False)
-            indptr = in_order(A.indptr).astype(np.int64, copy=False)
-            arrays = [self._address(array) for array in (indptr, columns, in_order(A.data))]
+            kinds = (A.indptr, np.int64), (A.indices, np.int32), (A.data, self.dtype)
+            arrays = tuple(in_order(array).astype(kind, copy=pack) for array, kind in kinds)
+            indptr, columns, values = map(self._address, arrays)
             for part, words_of_part in enumerate(table):
-                # One block without rows of its own: COUNTS is A's indptr.
-                words_of_part[:] = *bounds[part : part + 2], 1, 0, arrays[0], 0, 0, *arrays[1:]
-            short = False
-        self._offsets_are_short = short
+                words_of_part[:] = *bounds[part : part + 2], 1, 0, 0, 0, columns, values, indptr
+        self._is_packed = packs
         self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
         self.words = words
-
-    def _pack(self, A: sp.csr_array, bounds: list[int], table: Array) -> bool:
-        """Pack all parts, fill their words, and return whether offsets are short."""
-        variant = self.variant
-        short = not variant.in_place and may_be_short(self.k_block, variant.vectors)
-        unit = variant.vectors if short else 0
-        for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
-            arrays = pack_rows(A, begin, end, self.k_block, unit)
-            words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
-        return short
 
     def _address(self, array: Array) -> int:
         """Return where an array lies, and keep it alive."""
@@ -269,7 +263,7 @@ class StreamProduct:
     def _address_of_kernel(self, columns: int, shifted: bool) -> int:
         """Return the address of the kernel for panels of so many columns."""
         vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)
-        which = vectors, self.dtype, self._offsets_are_short, shifted
+        which = vectors, self.dtype, self._is_packed, shifted
         return kernel.PANEL_KERNELS[which].address
 
     def describe(self) -> str:

@@ -13,10 +13,12 @@ from offsets import at_offset
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.jit.grouped_loads import GROUP
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel, packing
-from portable_spdnn_cpu.spmm.stream.packing import pack_rows
+from portable_spdnn_cpu.spmm.stream.microkernels import PAIR, chains
+from portable_spdnn_cpu.spmm.stream.packing import WINDOW, pack_rows
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 POOLS = ThreadPool(1), ThreadPool(3)
@@ -204,43 +206,70 @@ def test_wide_matrices_have_long_offsets() -> None:
         np.testing.assert_array_equal(out, A @ B)
 
 
-@pytest.mark.parametrize(("k_block", "density"), [(64, 0.1), (64, 0.5), (7, 0.02), (1, 0.05)])
+@pytest.mark.parametrize("vectors", [1, 3, 8])
+@pytest.mark.parametrize(
+    ("k_block", "density"), [(64, 0.1), (64, 0.5), (7, 0.02), (1, 0.05), (200, 0.1), (200, 0.0)]
+)
 def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
-    k_block: int, density: float
+    k_block: int, density: float, vectors: int
 ) -> None:
-    A = matrix(7, (50, 200), density, np.float32)
-    begin, end, blocks = 10, 45, -(-200 // k_block)
-    part = pack_rows(A, begin, end, k_block, 3)
+    A = matrix(7, (200, 200), density, np.float32)
+    begin, end, blocks = 10, 195, -(-200 // k_block)
+    part = pack_rows(A, begin, end, k_block, vectors)
     assert part.offsets.dtype == np.uint16
-    assert part.first_row.size == blocks + 1
+    # Numbers that are loaded together may reach beyond the last entry.
+    assert part.offsets.size == part.values.size == part.first_entry[-1] + GROUP
+    assert part.first_visit.size == blocks + 1
     found = np.zeros(A.shape)
     for block in range(blocks):
-        place = slice(part.first_row[block], part.first_row[block + 1])
-        rows, counts = part.rows[place], part.counts[place]
-        # Rows of as many entries stay in their order.
-        assert list(zip(counts, rows, strict=True)) == sorted(zip(counts, rows, strict=True))
+        visits = part.visits[part.first_visit[block] : part.first_visit[block + 1]]
+        rows, counts = visits[:, 0], visits[:, 1] & ~PAIR
+        # Rows of as many entries stay in their order; of one block, so many rows at a time.
+        window = WINDOW if blocks == 1 else rows.size
+        for start in range(0, rows.size, window):
+            order = list(zip(counts, rows, strict=True))[start : start + window]
+            assert order == sorted(order)
+            if blocks == 1:
+                numbers = range(begin + start, min(begin + start + window, end))
+                assert sorted(rows[start : start + window]) == list(numbers)
         if block in (0, blocks - 1):
             assert sorted(rows) == list(range(begin, end))
         else:
             assert (counts > 0).all()
-        entry = part.first_entry[block]
-        for row, count in zip(rows, counts, strict=True):
-            columns = part.offsets[entry : entry + count] // (3 * 8) + k_block * block
-            assert (columns < k_block * (block + 1)).all()
-            found[row, columns] = part.values[entry : entry + count]
-            entry += count
+        entry, place = part.first_entry[block], 0
+        while place < rows.size:
+            count, together = counts[place], 1
+            if chains(vectors) > 1 and place + 1 < rows.size and counts[place + 1] == count:
+                together = 2
+            assert (visits[place, 1] >= PAIR) == (together == 2)
+            for number in range(together):
+                mine = slice(entry + number, entry + together * count, together)
+                columns = part.offsets[mine] // (vectors * 8) + k_block * block
+                assert (columns < k_block * (block + 1)).all()
+                found[rows[place + number], columns] = part.values[mine]
+            entry += together * count
+            place += together
         assert entry == part.first_entry[block + 1]
     np.testing.assert_array_equal(found[begin:end], A.toarray()[begin:end])
-    assert not packing.may_be_short(8192, 2)
 
 
-def test_one_block_keeps_the_order_of_rows() -> None:
-    A = matrix(7, (50, 200), 0.1, np.float32)
-    part = pack_rows(A, 10, 45, 200, 0)
-    np.testing.assert_array_equal(part.rows, np.arange(10, 45))
-    np.testing.assert_array_equal(part.counts, np.diff(A.indptr)[10:45])
-    np.testing.assert_array_equal(part.offsets, A.indices[A.indptr[10] : A.indptr[45]])
-    assert part.rows.base is None  # else memory of the length of A would be kept
+def test_wide_blocks_are_not_packed() -> None:
+    assert packing.may_be_packed(8192, 1)
+    assert packing.may_be_packed(1024, 8)
+    assert not packing.may_be_packed(8192, 2)
+    A = sp.csr_array(np.eye(2, 10_000))
+    product = StreamProduct(A, BARE, StreamVariant(1, 9_000))
+    assert product.blocks == 1
+    assert "1 block of 10000 rows" in product.describe()
+
+
+@pytest.mark.parametrize("variant", [StreamVariant(1, 9000), StreamVariant(4, 64, in_place=True)])
+def test_a_prepared_matrix_is_a_copy(variant: StreamVariant) -> None:
+    A, B = sp.csr_array(np.eye(2, 10_000)), np.ones((10_000, 64))
+    product, out = StreamProduct(A, BARE, variant), np.empty((2, 64))
+    A.data[:] = A.indices[:] = A.indptr[:] = 0
+    product.multiply(B, out, None, POOLS[0])
+    np.testing.assert_array_equal(out, 1)
 
 
 def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

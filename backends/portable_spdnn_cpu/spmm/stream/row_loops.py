@@ -1,0 +1,377 @@
+"""Loops over rows of weights, for a panel of columns: what `microkernels` emits, row after row.
+
+Each is a function of its own: within the kernel their loops would have too few registers, and loads
+from the stack compete with those of the panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.grouped_loads import split_numbers
+from portable_spdnn_cpu.jit.intrinsics import prefetch_line
+from portable_spdnn_cpu.jit.loops import hidden, loop
+from portable_spdnn_cpu.spmm.stream.job_words import (
+    BEGIN,
+    BIAS,
+    INDPTR,
+    OFFSETS,
+    RESIDUAL,
+    RESIDUAL_STRIDE,
+    VALUES,
+    VISITS,
+)
+from portable_spdnn_cpu.spmm.stream.microkernels import PAIR, WORD, RowsEmitter, Value, chains
+
+INT16, INT32 = ir.IntType(16), ir.IntType(32)
+
+
+@intrinsic
+def sum_rows(
+    typingctx: Any, vectors: Any, dtype: Any, offset_dtype: Any, words: Any, part: Any, top: Any,
+    bottom: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
+) -> Emission:  # fmt: skip
+    """Add the entries of some rows in a block times a panel to the sums of these rows.
+
+    Nothing is emitted for weights as they are given, which are one block.
+
+    Parameters
+    ----------
+    vectors : tuple
+        Its length is the panel's width in vectors of 64 bytes, which are two registers or more
+        where those are shorter. Numba compiles for each type of argument, and a tuple's length is
+        part of its type.
+    dtype, offset_dtype : types
+        Of values, and of offsets: uint16 where weights are packed, int32 where they are as given.
+    words, part : pointer, int
+        To the words of the job, and where those of a part of its rows begin: see `job_words`.
+    top, bottom, entry : int
+        The rows, by their numbers in the order of the part's blocks, and their first entry.
+    panel : int
+        Address of columns of B, a row after the other; read in whole vectors.
+    sums : int
+        Address of the sums of the part's first row: rows of a panel, aligned on vectors.
+    later : bool
+        Whether to start with the sums that are there, and not with 0.
+    far : bool
+        Whether sums of rows that come next are prefetched.
+    """
+    word, bit = types.intp, types.boolean
+    signature = types.void(
+        vectors, dtype, offset_dtype, words, word, word, word, word, word, word, bit, bit
+    )
+    names = "words", "part", "top", "bottom", "entry", "panel", "sums", "later", "far"
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if offset_dtype.dtype.bitwidth == 16:
+            given = dict(zip(names, args[3:], strict=True))
+
+            def emit(inner: Any, of: SimpleNamespace) -> None:
+                rows = _Rows(inner, len(vectors), dtype.dtype, of)
+                rows.each_packed(of.bottom, rows.sum)
+                inner.ret_void()
+
+            _call_apart(builder, "sum_rows", ir.VoidType(), given, emit)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def finish_rows(
+    typingctx: Any, vectors: Any, skips: Any, dtype: Any, offset_dtype: Any, words: Any, part: Any,
+    top: Any, stop: Any, entry: Any, panel: Any, stride: Any, panels: Any, column: Any,
+    columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any, out_stride: Any,
+    has_residual: Any, bounded: Any, lower: Any, upper: Any, nontemporal: Any, prefetches: Any,
+) -> Emission:  # fmt: skip
+    """Sum as `sum_rows` does, and write rows of C, with bias, residual and bounds.
+
+    Returns where it stopped: at `stop`, or a row beyond where two go together.
+
+    Parameters
+    ----------
+    vectors, dtype, offset_dtype, words, part, top, entry, panel, sums, later, far
+        As `sum_rows` has them. Where weights are as given, rows have their own numbers, and
+        `entry` is of no account.
+    stop : int
+        The row before which to stop.
+    stride, panels : int
+        Items from a row of the panel to the next, and how many panels each row meets, which lie
+        beside each other; 1 of packed weights.
+    column, columns, skipped : int
+        Of C, the panel's first column, and how many of each panel are stored, but for so many at
+        the beginning of the first: less than a vector. All vectors but the last are within
+        `columns`. Where the tuple `skips` is empty `skipped` is 0, and no code is emitted for it.
+    out, out_stride : int
+        Address of the first row of C, at the panel's column, and items to the next row.
+    has_residual, bounded : bool
+        Whether a residual is added, and whether what is stored is between `lower` and `upper`; NaN
+        passes.
+    nontemporal : bool
+        Whether whole vectors, which then are aligned in C, are written by non-temporal stores.
+    prefetches : bool
+        Whether lines of C of rows that come next are prefetched.
+    """
+    word, bit, element = types.intp, types.boolean, dtype.dtype
+    signature = word(
+        vectors, skips, dtype, offset_dtype, words, *[word] * 11, bit, bit, word, word, bit, bit,
+        element, element, bit, bit,
+    )  # fmt: skip
+    names = (
+        "words", "part", "top", "stop", "entry", "panel", "stride", "panels", "column",
+        "columns", "skipped", "sums", "later", "far", "out", "out_stride", "has_residual",
+        "bounded", "lower", "upper", "nontemporal", "prefetches",
+    )  # fmt: skip
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        given = dict(zip(names, args[4:], strict=True))
+
+        def emit(inner: Any, of: SimpleNamespace) -> None:
+            of.skips = len(skips) > 0
+            rows = _FinishedRows(inner, len(vectors), element, of)
+            if offset_dtype.dtype.bitwidth == 16:
+                inner.ret(rows.each_packed(of.stop, rows.finish_packed))
+            else:
+                rows.each_as_given()
+                inner.ret(of.stop)
+
+        return _call_apart(builder, "finish_rows", WORD, given, emit)
+
+    return signature, codegen
+
+
+def _call_apart(
+    builder: Any,
+    name: str,
+    result: Value,
+    given: dict[str, Value],
+    emit: Callable[[Any, SimpleNamespace], None],
+) -> Value:
+    """Call a function of its own, which is emitted here, with what it is given."""
+    kind = ir.FunctionType(result, [value.type for value in given.values()])
+    function = ir.Function(builder.module, kind, builder.module.get_unique_name(name))
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    inner = ir.IRBuilder(function.append_basic_block("entry"))
+    emit(inner, SimpleNamespace(**dict(zip(given, function.args, strict=True))))
+    return builder.call(function, list(given.values()))
+
+
+class _Visit(NamedTuple):
+    """One row that is visited, or two: their numbers, first entry, and how many entries each has.
+
+    `following` emits, and returns, the numbers of two rows that come next.
+    """
+
+    emitter: RowsEmitter
+    rows: list[Value]
+    following: Callable[[], list[Value]]
+    entry: Value
+    count: Value
+
+
+class _Rows:
+    """Emits loops over rows. `of`: what the function is given, by name."""
+
+    def __init__(self, builder: Any, vectors: int, element: Any, of: SimpleNamespace) -> None:
+        self.builder, self.vectors, self.of = builder, vectors, of
+        self.scalar = ir.FloatType() if element.bitwidth == 32 else ir.DoubleType()
+        self.width = WORD(RowsEmitter(builder, vectors, self.scalar).vector.count * vectors)
+        self.visits, self.offsets, self.values = (
+            self._array(kind, word)
+            for kind, word in ((WORD, VISITS), (INT16, OFFSETS), (self.scalar, VALUES))
+        )
+        self.panel, sums = (self._pointer(self.scalar, each) for each in (of.panel, of.sums))
+        begin = self._word(builder.add(of.part, WORD(BEGIN)))
+        self.sums = builder.gep(sums, [builder.mul(builder.neg(begin), self.width)])
+        self.conditions = {"later": of.later, "far": of.far}
+
+    def gather_flags(self) -> None:
+        """Emit that conditions become the bits of a word: one load from the stack, not many."""
+        builder, flags = self.builder, WORD(0)
+        for number, condition in enumerate(self.conditions.values()):
+            bit = builder.shl(builder.zext(condition, WORD), WORD(number))
+            flags = builder.or_(flags, bit)
+        self.flags = hidden(builder, flags)
+
+    def flag(self, name: str) -> Value:
+        """Return whether a condition holds."""
+        bit = WORD(1 << list(self.conditions).index(name))
+        return self.builder.icmp_signed("!=", self.builder.and_(self.flags, bit), WORD(0))
+
+    def each_packed(self, stop: Value, emit: Callable[[_Visit], None]) -> Value:
+        """Emit a loop over rows of a block, two at a time where they are a pair; return its end."""
+        builder, of = self.builder, self.of
+        self.gather_flags()
+        visit, entry = cgutils.alloca_once(builder, WORD), cgutils.alloca_once(builder, WORD)
+        builder.store(of.top, visit)
+        builder.store(of.entry, entry)
+        test, body, after = (
+            builder.append_basic_block(f"{name}_rows") for name in ("test", "some", "after")
+        )
+        builder.branch(test)
+        builder.position_at_end(test)
+        at, first = builder.load(visit), builder.load(entry)
+        builder.cbranch(builder.icmp_signed("<", at, stop), body, after)
+        builder.position_at_end(body)
+        row, count = self._visit(at, 0)
+        pair = builder.and_(count, WORD(PAIR))
+
+        def emit_rows(rows: int) -> None:
+            entries = builder.xor(count, WORD(PAIR)) if rows == 2 else count
+            emitter = RowsEmitter(builder, self.vectors, self.scalar, rows)
+            numbers = [row, *(self._visit(at, each)[0] for each in range(1, rows))]
+
+            def following() -> list[Value]:
+                return [self._visit(at, rows + each)[0] for each in range(2)]
+
+            emit(_Visit(emitter, numbers, following, first, entries))
+            builder.store(builder.add(at, WORD(rows)), visit)
+            builder.store(builder.add(first, builder.mul(entries, WORD(rows))), entry)
+
+        if chains(self.vectors) == 1:
+            emit_rows(1)
+        else:
+            is_pair = builder.icmp_signed("!=", pair, WORD(0))
+            with builder.if_else(is_pair, likely=True) as (two, one):
+                with two:
+                    emit_rows(2)
+                with one:
+                    emit_rows(1)
+        builder.branch(test)
+        builder.position_at_end(after)
+        return at
+
+    def sum(self, visit: _Visit) -> None:
+        """Emit that entries of one or two rows, packed, are added to the sums of these."""
+        with self.builder.if_then(self.flag("far"), likely=False):
+            for row in visit.following():
+                self._prefetch(self.sums, self._sums_at(row))
+        for row, slots in zip(visit.rows, self.add_packed(visit), strict=True):
+            visit.emitter.keep(slots, self.sums, self._sums_at(row))
+
+    def add_packed(self, visit: _Visit) -> list[list[Value]]:
+        """Emit that entries of one or two rows, packed, are summed; returns the sums of each."""
+        emitter = visit.emitter
+        starts = [self._sums_at(row) for row in visit.rows]
+        emitter.begin(self.sums, starts, self.flag("later"))
+        emitter.add_packed(self.panel, self.offsets, self.values, visit.entry, visit.count)
+        return emitter.join()
+
+    def _visit(self, visit: Value, distance: int) -> tuple[Value, Value]:
+        """Return the row and the number of entries of a visit, by one load."""
+        at = self.builder.gep(self.visits, [self.builder.add(visit, WORD(distance))])
+        word = hidden(self.builder, self.builder.load(at, align=4))  # else it would be two loads
+        row, count = split_numbers(self.builder, word, 32)
+        return row, count
+
+    def _sums_at(self, row: Value) -> Value:
+        return self.builder.mul(row, self.width)
+
+    def _prefetch(self, data: Value, position: Value) -> None:
+        """Emit that a row of a panel, to be written, is prefetched."""
+        emitter = RowsEmitter(self.builder, self.vectors, self.scalar)
+        for number in range(self.vectors):
+            prefetch_line(self.builder, emitter.at(data, position, number), written=True)
+
+    def _array(self, kind: Value, word: int) -> Value:
+        """Return a pointer to an array whose address is a word of the part."""
+        address = self._word(self.builder.add(self.of.part, WORD(word)))
+        return self._pointer(kind, address)
+
+    def _word(self, number: Value) -> Value:
+        return self.builder.load(self.builder.gep(self.of.words, [number]))
+
+    def _pointer(self, kind: Value, address: Value) -> Value:
+        return self.builder.inttoptr(address, kind.as_pointer())
+
+
+class _FinishedRows(_Rows):
+    """Emits loops over rows that are written to C."""
+
+    def __init__(self, builder: Any, vectors: int, element: Any, of: SimpleNamespace) -> None:
+        super().__init__(builder, vectors, element, of)
+        self.out = self._pointer(self.scalar, of.out)
+        self.bias, self.residual = (
+            self._pointer(self.scalar, self._word(WORD(word))) for word in (BIAS, RESIDUAL)
+        )
+        self.residual_stride = self._word(WORD(RESIDUAL_STRIDE))
+        self.conditions |= {
+            "has_bias": builder.icmp_signed("!=", self._word(WORD(BIAS)), WORD(0)),
+            "has_residual": of.has_residual, "bounded": of.bounded,
+            "nontemporal": of.nontemporal, "prefetches": of.prefetches,
+            "any_far": builder.or_(of.far, of.prefetches),
+            "whole": builder.icmp_signed(">=", of.columns, self.width),
+        }  # fmt: skip
+
+    def finish_packed(self, visit: _Visit) -> None:
+        """Emit that one or two rows, packed, are summed and written."""
+        builder = self.builder
+        with builder.if_then(self.flag("any_far"), likely=False):
+            following = visit.following()
+            for data, is_far, at in (
+                (self.sums, "far", self._sums_at), (self.out, "prefetches", self._out_at)
+            ):  # fmt: skip
+                with builder.if_then(self.flag(is_far)):
+                    for row in following:
+                        self._prefetch(data, at(row))
+        self._limit(visit.emitter, self.of.skipped, reads_b=False)
+        for row, slots in zip(visit.rows, self.add_packed(visit), strict=True):
+            self._write(visit.emitter, slots, row, WORD(0))
+
+    def each_as_given(self) -> None:
+        """Emit a loop over rows of weights as they are given, each of which meets all panels."""
+        builder, of = self.builder, self.of
+        self.gather_flags()
+        indices, indptr = self._array(INT32, OFFSETS), self._array(WORD, INDPTR)
+        with loop(builder, of.top, of.stop, WORD(1)) as row:
+            after = builder.add(row, WORD(1))
+            with builder.if_then(self.flag("prefetches"), likely=False):
+                start = self._out_at(after)  # beyond the last row it does no harm
+                with loop(builder, WORD(0), of.panels, WORD(1)) as panel:
+                    shift = builder.mul(panel, self.width)
+                    self._prefetch(self.out, builder.add(start, shift))
+            first, stop = (builder.load(builder.gep(indptr, [each])) for each in (row, after))
+            with loop(builder, WORD(0), of.panels, WORD(1)) as panel:
+                emitter = RowsEmitter(builder, self.vectors, self.scalar)
+                is_first = builder.icmp_signed("==", panel, WORD(0))
+                skipped = builder.select(is_first, of.skipped, WORD(0))
+                self._limit(emitter, skipped, reads_b=True)
+                emitter.begin(self.sums, [self._sums_at(row)], self.flag("later"))
+                shift = builder.mul(panel, self.width)
+                columns = builder.gep(self.panel, [shift])
+                emitter.add_as_given(columns, of.stride, indices, self.values, first, stop)
+                self._write(emitter, *emitter.join(), row, shift)
+
+    def _limit(self, emitter: RowsEmitter, skipped: Value, reads_b: bool) -> None:
+        """Emit which lanes are there."""
+        emitter.limit(self.of.columns)
+        emitter.whole = self.flag("whole")
+        if self.of.skips:
+            emitter.skip(skipped, reads_b)
+
+    def _write(self, emitter: RowsEmitter, slots: list[Value], row: Value, shift: Value) -> None:
+        """Emit that the sums of a row are finished and written, `shift` items behind `out`."""
+        builder, of = self.builder, self.of
+        with builder.if_then(self.flag("has_bias")):
+            emitter.add_bias(slots, builder.load(builder.gep(self.bias, [row])))
+        with builder.if_then(self.flag("has_residual"), likely=False):
+            start = builder.add(builder.mul(row, self.residual_stride), of.column)
+            emitter.add_residual(slots, self.residual, builder.add(start, shift))
+        with builder.if_then(self.flag("bounded")):
+            emitter.clamp(slots, of.lower, of.upper)
+        start = builder.add(self._out_at(row), shift)
+        with builder.if_else(self.flag("nontemporal"), likely=False) as (nontemporal, as_usual):
+            with nontemporal:
+                emitter.store(slots, self.out, start, nontemporal=True)
+            with as_usual:
+                emitter.store(slots, self.out, start)
+
+    def _out_at(self, row: Value) -> Value:
+        return self.builder.mul(row, self.of.out_stride)

@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
-from portable_spdnn_cpu.conv.microkernels import accumulate
 from portable_spdnn_cpu.conv.packing import (
     FIRST_ENTRY,
-    FIRST_OUTPUT,
-    FIRST_RUN,
     FIRST_SOURCE,
-    LAST_RUN,
+    FIRST_VISIT,
     LAST_SOURCE,
+    LAST_VISIT,
 )
 from portable_spdnn_cpu.conv.panels import Task, copy_band, cut_rows, mask_panel
 from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
@@ -44,6 +42,7 @@ from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_ta
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_items_to_write
+from portable_spdnn_cpu.spmm.stream.row_loops import sum_rows
 
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
 # `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; how much memory
@@ -52,10 +51,10 @@ from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_ite
 # columns).
 (
     PHASES, PHASE_COUNT,
-    SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, RUNS, OUTPUTS, OFFSETS, WEIGHTS, BIAS,
+    SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, VISITS, OFFSETS, VALUES, BIAS,
     ACTIVATION, LOWER, UPPER,
     WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
-) = range(FIRST_OWN, FIRST_OWN + 20)  # fmt: skip
+) = range(FIRST_OWN, FIRST_OWN + 19)  # fmt: skip
 # Vectors of a panel: 7 of 16 pixels are two rows of 56, or four of 28.
 WIDTHS = (2, 4, 7)
 
@@ -75,11 +74,7 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
     sources = array_at(words[SOURCES], LENGTH, np.int64)
     kernel_entries = array_at(words[KERNEL_ENTRIES], LENGTH, np.uint32)
     ranges = array_at(words[RANGES], LENGTH, np.int64)
-    blocks = array_at(words[BLOCKS], (LENGTH, 6), np.int64)
-    runs = array_at(words[RUNS], (LENGTH, 2), np.uint32)
-    outputs = array_at(words[OUTPUTS], LENGTH, np.uint32)
-    offsets = array_at(words[OFFSETS], LENGTH, np.uint16)
-    weights = array_at(words[WEIGHTS], LENGTH, dtype)
+    blocks = array_at(words[BLOCKS], (LENGTH, 5), np.int64)
     images = array_at(words[INPUT], LENGTH, dtype)
     bias = array_at(words[BIAS], LENGTH, dtype)
     residual = array_at(words[RESIDUAL], LENGTH, dtype)
@@ -122,9 +117,10 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
                     width, panel, seen, base + position, sources, kernel_entries,
                     one[FIRST_SOURCE], one[LAST_SOURCE], masks,
                 )  # fmt: skip
-                accumulate(
-                    width, panel, sums, 1 if block == first else 0, runs, one[FIRST_RUN],
-                    one[LAST_RUN], outputs, one[FIRST_OUTPUT], offsets, weights, one[FIRST_ENTRY],
+                sum_rows(
+                    (0,), width, VECTOR_BYTES, dtype, words[VISITS], one[FIRST_VISIT],
+                    one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY],
+                    own + words[PANEL_AT], own + words[SUMS_AT], block != first, False,
                 )  # fmt: skip
             count = cut_rows(task, position, min(size, end - position), spans)
             first_output = part * task.outputs // task.parts

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.jit.compilation import read_only
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.spmm.stream.packing import pack_rows
 
 # Columns of `PackedConv.blocks`.
-FIRST_SOURCE, LAST_SOURCE, FIRST_RUN, LAST_RUN, FIRST_OUTPUT, FIRST_ENTRY = range(6)
+FIRST_SOURCE, LAST_SOURCE, FIRST_VISIT, LAST_VISIT, FIRST_ENTRY = range(5)
 
 
 @dataclass(frozen=True)
@@ -96,23 +98,20 @@ class PackedConv(NamedTuple):
         And by which entry of the kernel: row x kernel width + column.
     ranges : ndarray of int64, shape (groups x parts + 1,)
         Part p of group g has the blocks ranges[g parts + p] .. ranges[g parts + p + 1] - 1.
-    blocks : ndarray of int64, shape (blocks, 6)
-        A block's sources, runs, first output and first entry.
-    runs : ndarray of uint32, shape (runs, 2)
-        See `microkernels.accumulate`, as for the others.
-    outputs : ndarray of uint32
-    offsets : ndarray of uint16
-    weights : ndarray
+    blocks : ndarray of int64, shape (blocks, 5)
+        A block's sources, visits and first entry.
+    visits, offsets, values : ndarray
+        What `spmm.stream.packing.StreamPart` has, of one part after the other. A visit is of an
+        output, counted from the first one of its part.
     """
 
     sources: Array
     kernel_entries: Array
     ranges: Array
     blocks: Array
-    runs: Array
-    outputs: Array
+    visits: Array
     offsets: Array
-    weights: Array
+    values: Array
 
 
 def pack(matrices: Array, sources: Array, vectors: int, block: int, parts: int) -> PackedConv:
@@ -130,53 +129,37 @@ def pack(matrices: Array, sources: Array, vectors: int, block: int, parts: int) 
     """
     kernel = np.broadcast_to(np.arange(sources.shape[1]), sources.shape).ravel()
     seen, entries, ranges, blocks = [], [], [0], []
-    streams: tuple[list[Array], ...] = [], [], [], []  # runs, outputs, offsets, weights
-    counts = np.zeros(4, np.int64)  # of sources, runs, outputs, entries so far
+    streams: tuple[list[Array], ...] = [], [], []  # visits, offsets, values
+    first_source = first_visit = first_entry = 0
     for matrix in matrices:
         used = np.flatnonzero((matrix != 0).any(axis=0))
         cuts = max(1, -(-used.size // block))
-        bounds = used.size * np.arange(cuts + 1) // cuts
+        length = max(1, -(-used.size // cuts))
         seen.append(sources.ravel()[used])
         entries.append(kernel[used])
         for part in range(parts):
-            own = matrix[part * len(matrix) // parts : (part + 1) * len(matrix) // parts]
-            for first, last in itertools.pairwise(bounds):
-                packed = _pack_block(own[:, used[first:last]], vectors, first == 0)
-                begin, end = counts[0] + first, counts[0] + last
-                last_run = counts[1] + len(packed[0])
-                blocks.append([begin, end, counts[1], last_run, counts[2], counts[3]])
-                for arrays, array in zip(streams, packed, strict=True):
-                    arrays.append(array)
-                counts[1:] += [len(array) for array in packed[:3]]
+            own = matrix[part * len(matrix) // parts : (part + 1) * len(matrix) // parts, used]
+            packed = pack_rows(
+                sp.csr_array(own), 0, len(own), length, vectors * VECTOR_BYTES, paired=True
+            )
+            for number in range(packed.first_visit.size - 1):
+                begin = number * length
+                blocks.append([
+                    first_source + begin,
+                    first_source + min(begin + length, used.size),
+                    *(first_visit + packed.first_visit[number : number + 2]),
+                    first_entry + packed.first_entry[number],
+                ])  # fmt: skip
+            arrays = packed.visits, packed.offsets, packed.values
+            for stream, array in zip(streams, arrays, strict=True):
+                stream.append(array)
+            first_visit += len(packed.visits)
+            first_entry += len(packed.offsets)
             ranges.append(len(blocks))
-        counts[0] += used.size
+        first_source += used.size
     made = (
         np.concatenate(seen), np.concatenate(entries).astype(np.uint32),
-        np.array(ranges, np.int64), np.array(blocks, np.int64).reshape(-1, 6),
+        np.array(ranges, np.int64), np.array(blocks, np.int64).reshape(-1, 5),
         *(np.concatenate(arrays) for arrays in streams),
     )  # fmt: skip
     return PackedConv(*(read_only(array) for array in made))
-
-
-def _pack_block(piece: Array, vectors: int, begins: bool) -> tuple[Array, Array, Array, Array]:
-    """Return runs, outputs, offsets and weights of a block; all outputs are in one that begins."""
-    many = np.count_nonzero(piece, axis=1)
-    order = np.argsort(many, kind="stable")
-    if not begins:
-        order = order[many[order] > 0]
-    lengths, rows = np.unique(many[order], return_counts=True)
-    row, column = np.nonzero(piece[order])
-    # Entry e of the outputs of a run, by output; two outputs go together, entry by entry.
-    turns = np.arange(row.size)
-    begin = 0
-    for length, count in zip(lengths, rows, strict=True):
-        paired = length * (count // 2 * 2)
-        pairs = turns[begin : begin + paired].reshape(-1, 2, length) if length else turns[:0]
-        turns[begin : begin + paired] = pairs.swapaxes(-1, -2).ravel() if length else pairs
-        begin += length * count
-    return (
-        np.stack([lengths, rows], axis=1).astype(np.uint32),
-        order.astype(np.uint32),
-        (column[turns] * vectors).astype(np.uint16),
-        piece[order][row, column][turns],
-    )

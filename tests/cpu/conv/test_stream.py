@@ -14,7 +14,9 @@ from portable_spdnn_cpu.conv import packing, tuning
 from portable_spdnn_cpu.conv.kernel import WIDTHS
 from portable_spdnn_cpu.conv.stream import StreamConv, conv_size
 from portable_spdnn_cpu.conv.tuning import Cut, cuts
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.stream.microkernels import PAIR
 
 POOL = ThreadPool(2)
 # x, weights, stride, padding, dilation, groups
@@ -81,25 +83,30 @@ def assert_unpacked(packed: packing.PackedConv, matrices: np.ndarray, parts: int
         group, part = divmod(task, parts)
         rows = range(part * outputs // parts, (part + 1) * outputs // parts)
         for block in range(packed.ranges[task], packed.ranges[task + 1]):
-            source, end, run, last_run, output, entry = packed.blocks[block]
+            source, end, visit, last_visit, entry = packed.blocks[block]
             assert end - source <= 7
-            for count, many in packed.runs[run:last_run]:
-                for first in range(0, many, 2):
-                    together = min(2, many - first)
-                    for place in range(count * together):
-                        row = rows[packed.outputs[output + place % together]]
-                        column = packed.sources[source + packed.offsets[entry] // 4]
-                        found[group, row, column] += packed.weights[entry]
-                        entry += 1
-                    output += together
+            while visit < last_visit:
+                count, together = packed.visits[visit, 1], 1
+                if count >= PAIR:
+                    count, together = count - PAIR, 2
+                    assert packed.visits[visit + 1, 1] == count
+                for place in range(count * together):
+                    row = rows[packed.visits[visit + place % together, 0]]
+                    # Offsets are in units of 8 bytes.
+                    place_in_panel, left = divmod(packed.offsets[entry], 4 * VECTOR_BYTES // 8)
+                    assert left == 0
+                    found[group, row, packed.sources[source + place_in_panel]] += packed.values[
+                        entry
+                    ]
+                    entry += 1
+                visit += together
     np.testing.assert_array_equal(found, matrices)
-    assert packed.weights.size == np.count_nonzero(matrices)
     # The first block of a part begins the sums of all of its outputs.
     for task in range(groups * parts):
-        run, last_run = packed.blocks[packed.ranges[task], 2:4]
+        visit, last_visit = packed.blocks[packed.ranges[task], 2:4]
         part = task % parts
         own = (part + 1) * outputs // parts - part * outputs // parts
-        assert packed.runs[run:last_run, 1].sum() == own
+        assert sorted(packed.visits[visit:last_visit, 0]) == list(range(own))
 
 
 def test_handles_serve_calls_at_once() -> None:

@@ -34,6 +34,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     ACTIVATION,
     B_STRIDE,
     BEGIN,
+    BIAS,
     BLOCKS,
     BOUNDED,
     COLUMNS,
@@ -46,6 +47,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     K_BLOCK,
     LINE,
     LOWER,
+    OFFSETS,
     OUT,
     OUT_BYTES,
     OUT_FORTRAN,
@@ -60,6 +62,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     SHIFTED,
     SUMS_BYTES,
     UPPER,
+    VALUES,
     VISITS,
     WIDTH,
     WORKERS,
@@ -120,7 +123,7 @@ def multiply_panels(
     columns: int,
     vectors: tuple[int, ...],
     dtype: Any,
-    offset_dtype: Any,
+    packed: tuple[int, ...],
     skips: tuple[int, ...],
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
@@ -136,11 +139,14 @@ def multiply_panels(
     skipped = max(0, -column)
     panels, stored = max(1, columns // width), min(columns, width)  # how many, and of each
     begin, end = words[part + BEGIN], words[part + END]
-    packed = words[part + VISITS] != 0
+    is_packed = words[part + BLOCKS] > 0
     visits = array_at(words[part + VISITS], LENGTH, np.int32)
     first_visit = array_at(words[part + FIRST_VISIT], LENGTH, np.int64)
     first_entry = array_at(words[part + FIRST_ENTRY], LENGTH, np.int64)
-    has_residual, residual_stride = words[RESIDUAL] != 0, words[RESIDUAL_STRIDE]
+    offsets, values = words[part + OFFSETS], words[part + VALUES]
+    residual, residual_stride = words[RESIDUAL], words[RESIDUAL_STRIDE]
+    if residual:
+        residual += column * itemsize
     code = words[ACTIVATION]
     low, high = float_of(words[LOWER]), float_of(words[UPPER])
     lower, upper = dtype(low), dtype(high)
@@ -152,9 +158,9 @@ def multiply_panels(
     # C in Fortran order is staged where sums wait, and transposed at the end; a residual, which is
     # in the same order, is what sums begin with.
     stages = words[OUT_FORTRAN] != 0
-    begun = stages and has_residual
+    begun = stages and residual != 0
     if begun:
-        has_residual = False
+        residual = 0
         start = words[RESIDUAL] + column * residual_stride * itemsize
         load_columns(start, residual_stride, own, width, width, begin, end, columns, dtype)
     tile = own - begin * width * itemsize
@@ -169,33 +175,34 @@ def multiply_panels(
     nontemporal = size >= NONTEMPORAL_BYTES and is_aligned and code <= RELU
     is_wide = row_bytes >= PREFETCH_ROW_BYTES
     prefetches = size > PREFETCH_BYTES and (is_wide or sums_are_far) and not nontemporal
-    last = words[part + BLOCKS] - 1
+    last = max(0, words[part + BLOCKS] - 1)
     for block in range(last + 1):
         if not words[IN_PLACE]:
             first = block * words[K_BLOCK]
             until = min(first + words[K_BLOCK], words[K])
             copy_panel(vectors, words, panel, first, until, column, columns, dtype)
         top, bottom, entry = begin, end, 0
-        if packed:
+        if is_packed:
             top, bottom, entry = first_visit[block], first_visit[block + 1], first_entry[block]
         later = begun or block > 0
         if block < last:
             sum_rows(
-                vectors, dtype, offset_dtype, words, part, top, bottom, entry, panel, own, later,
-                sums_are_far,
+                packed, vectors, BLOCK_BYTES, dtype, words[part + VISITS], top, bottom, offsets,
+                values, entry, panel, tile, later, sums_are_far,
             )  # fmt: skip
             continue
         while top < bottom:
             stop = bottom if code <= RELU else min(top + ACTIVATED_ROWS, bottom)
             stop = finish_rows(
-                vectors, skips, dtype, offset_dtype, words, part, top, stop, entry, panel, stride,
-                panels, column, stored, skipped, own, later, sums_are_far, out, out_stride,
-                has_residual, bounded, lower, upper, nontemporal, prefetches,
+                packed, vectors, skips, dtype, words[part + VISITS], top, stop, offsets, values,
+                entry, panel, stride, panels, stored, skipped, tile, later, sums_are_far, out,
+                out_stride, words[BIAS], residual, residual_stride, bounded, lower, upper,
+                nontemporal, prefetches,
             )  # fmt: skip
             if code > RELU:
                 for place in range(top, stop):
                     row = place
-                    if packed:
+                    if is_packed:
                         row = visits[2 * place]
                         entry += visits[2 * place + 1] & ~PAIR
                     for number in range(panels):
@@ -220,7 +227,7 @@ PANEL_KERNELS = {
         multiply_panels,
         (0,) * vectors,
         dtype.type,
-        np.uint16 if packed else np.int32,
+        (0,) * packed,
         (0,) * shifted,
         numbers=3,
     )

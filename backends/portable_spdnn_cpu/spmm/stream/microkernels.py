@@ -57,9 +57,9 @@ WORD = ir.IntType(64)
 Value = Any  # an LLVM value; llvmlite has no types
 
 
-def chains(vectors: int) -> int:
+def chains(vectors: int, vector_bytes: int = BLOCK_BYTES) -> int:
     """Return how many sums of a vector take entries by turns: 1, 2 or 4."""
-    registers = vectors * BLOCK_BYTES // VECTOR_BYTES
+    registers = vectors * vector_bytes // VECTOR_BYTES
     if registers <= 2:
         return 4
     return 2 if 2 * registers <= VECTOR_REGISTERS - 4 else 1
@@ -98,18 +98,28 @@ class RowsEmitter:
     ----------
     builder
         llvmlite's.
-    vectors : int
-        Those of the panel, of 64 bytes: two registers or more where those are shorter.
+    vectors, vector_bytes : int
+        Those of the panel: registers, or several where these are shorter.
     scalar
         The LLVM type of values.
     rows : int
-        1 or 2, which takes `chains(vectors)` of 2 at least.
+        1 or 2.
     """
 
-    def __init__(self, builder: Any, vectors: int, scalar: Value, rows: int = 1) -> None:
+    def __init__(
+        self,
+        builder: Any,
+        vectors: int,
+        scalar: Value,
+        rows: int = 1,
+        vector_bytes: int = BLOCK_BYTES,
+    ) -> None:
         self.builder, self.vectors, self.rows = builder, vectors, rows
-        self.itemsize = 4 if isinstance(scalar, ir.FloatType) else 8
-        self.vector = ir.VectorType(scalar, BLOCK_BYTES // self.itemsize)
+        self.vector_bytes, self.itemsize = (
+            vector_bytes,
+            4 if isinstance(scalar, ir.FloatType) else 8,
+        )
+        self.vector = ir.VectorType(scalar, vector_bytes // self.itemsize)
         self.masks: dict[int, Value] = {}  # by vector: the lanes that alone are summed
         self.first_mask: Value | None = None  # of lanes of the first vector, where some are skipped
 
@@ -139,7 +149,7 @@ class RowsEmitter:
         self.slots = [
             [
                 [cgutils.alloca_once(builder, self.vector) for _ in range(self.vectors)]
-                for _ in range(max(1, chains(self.vectors) // self.rows))
+                for _ in range(max(1, chains(self.vectors, self.vector_bytes) // self.rows))
             ]
             for _ in range(self.rows)
         ]
@@ -149,7 +159,7 @@ class RowsEmitter:
             for row, start in zip(self.slots, starts, strict=True):
                 for number, slot in enumerate(row[0]):
                     pointer = self.at(sums, start, number)
-                    builder.store(builder.load(pointer, align=BLOCK_BYTES), slot)
+                    builder.store(builder.load(pointer, align=self.vector_bytes), slot)
 
     def add_packed(
         self, panel: Value, offsets: Value, values: Value, first: Value, count: Value
@@ -233,7 +243,7 @@ class RowsEmitter:
         """Write the sums of a row to where they wait."""
         for number, slot in enumerate(slots):
             value = self.builder.load(slot)
-            self.builder.store(value, self.at(sums, start, number), align=BLOCK_BYTES)
+            self.builder.store(value, self.at(sums, start, number), align=self.vector_bytes)
 
     def add_bias(self, slots: list[Value], bias: Value) -> None:
         """Add a number to all sums of a row."""

@@ -16,8 +16,7 @@ import scipy.sparse as sp
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.grouped_loads import GROUP
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT, PAIR, chains
+from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT, PAIR
 
 WINDOW = 64  # rows
 
@@ -51,8 +50,10 @@ class StreamPart(NamedTuple):
 BEGUN = 1  # entries that take as long as to begin and end a row
 
 
-def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, vectors: int) -> StreamPart:
-    """Pack rows begin .. end - 1 of A, paired where panels have more than one chain of sums.
+def pack_rows(
+    A: sp.csr_array, begin: int, end: int, k_block: int, row_bytes: int, paired: bool
+) -> StreamPart:
+    """Pack rows begin .. end - 1 of A.
 
     Parameters
     ----------
@@ -60,8 +61,10 @@ def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, vectors: int)
     begin, end : int
     k_block : int
         Columns of A in a block.
-    vectors : int
-        Vectors of 64 bytes in a row of the panels that offsets are for.
+    row_bytes : int
+        Of a row of the panels that offsets are for.
+    paired : bool
+        Whether two rows that follow each other with as many entries are a pair.
     """
     blocks = max(1, -(-A.shape[1] // k_block))
     first, stop = (int(A.indptr[row]) for row in (begin, end))
@@ -82,7 +85,7 @@ def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, vectors: int)
         groups = np.arange(used, dtype=np.int32) // WINDOW
         group_starts = np.arange(0, used + WINDOW, WINDOW)
     order_rows(group_starts, groups, found, visits, begins)
-    unit, paired = vectors * BLOCK_BYTES // OFFSET_UNIT, chains(vectors) > 1
+    unit = row_bytes // OFFSET_UNIT
     fill_blocks(
         indices, data, k_block, unit, paired, first_visit, visits, begins, first_entry, offsets,
         values,
@@ -91,9 +94,9 @@ def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, vectors: int)
     return StreamPart(visits, first_visit, first_entry, offsets, values)
 
 
-def may_be_packed(k_block: int, vectors: int) -> bool:
+def may_be_packed(panel_bytes: int) -> bool:
     """Whether offsets into such a panel fit into 16 bits."""
-    return k_block * vectors * BLOCK_BYTES // OFFSET_UNIT <= 1 << 16
+    return panel_bytes // OFFSET_UNIT <= 1 << 16
 
 
 @kernel

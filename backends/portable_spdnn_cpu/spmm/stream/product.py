@@ -21,6 +21,7 @@ from portable_spdnn_cpu.machine.spinning import job_failed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.row_parts import divide
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
+from portable_spdnn_cpu.spmm.stream.microkernels import chains
 from portable_spdnn_cpu.spmm.stream.packing import BEGUN, may_be_packed, pack_rows
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
@@ -102,7 +103,8 @@ class StreamProduct:
         words[job_words.K] = self.shape[1]
         self.k_block = min(variant.k_block, self.shape[1]) if pack else self.shape[1]
         self.k_block = max(1, self.k_block)
-        packs = pack and not variant.in_place and may_be_packed(self.k_block, variant.vectors)
+        row_bytes = variant.vectors * BLOCK_BYTES
+        packs = pack and not variant.in_place and may_be_packed(self.k_block * row_bytes)
         if not packs:
             self.k_block = max(1, self.shape[1])
         words[job_words.K_BLOCK] = self.k_block
@@ -120,15 +122,16 @@ class StreamProduct:
         arrays: tuple[Array, ...]
         if packs:
             for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
-                arrays = pack_rows(A, begin, end, self.k_block, variant.vectors)
-                words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays), 0
+                paired = chains(variant.vectors) > 1
+                arrays = pack_rows(A, begin, end, self.k_block, row_bytes, paired)
+                words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
         else:
             # Users' arrays may be strided.
             kinds = (A.indptr, np.int64), (A.indices, np.int32), (A.data, self.dtype)
             arrays = tuple(in_order(array).astype(kind, copy=pack) for array, kind in kinds)
             indptr, columns, values = map(self._address, arrays)
             for part, words_of_part in enumerate(table):
-                words_of_part[:] = *bounds[part : part + 2], 1, 0, 0, 0, columns, values, indptr
+                words_of_part[:] = *bounds[part : part + 2], 0, indptr, 0, 0, columns, values
         self._is_packed = packs
         self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
         self.words = words

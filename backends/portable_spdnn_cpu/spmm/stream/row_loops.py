@@ -17,63 +17,62 @@ from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.grouped_loads import split_numbers
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import hidden, loop
-from portable_spdnn_cpu.spmm.stream.job_words import (
-    BEGIN,
-    BIAS,
-    INDPTR,
-    OFFSETS,
-    RESIDUAL,
-    RESIDUAL_STRIDE,
-    VALUES,
-    VISITS,
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.stream.microkernels import (
+    PAIR,
+    WORD,
+    RowsEmitter,
+    Value,
+    chains,
 )
-from portable_spdnn_cpu.spmm.stream.microkernels import PAIR, WORD, RowsEmitter, Value, chains
 
 INT16, INT32 = ir.IntType(16), ir.IntType(32)
 
 
 @intrinsic
 def sum_rows(
-    typingctx: Any, vectors: Any, dtype: Any, offset_dtype: Any, words: Any, part: Any, top: Any,
-    bottom: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
+    typingctx: Any, packed: Any, vectors: Any, vector_bytes: Any, dtype: Any, visits: Any, top: Any,
+    bottom: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
 ) -> Emission:  # fmt: skip
-    """Add the entries of some rows in a block times a panel to the sums of these rows.
-
-    Nothing is emitted for weights as they are given, which are one block.
+    """Add the entries of packed rows in a block, times a panel, to the sums of these rows.
 
     Parameters
     ----------
+    packed : tuple
+        Where it is empty nothing is emitted.
     vectors : tuple
-        Its length is the panel's width in vectors of 64 bytes, which are two registers or more
-        where those are shorter. Numba compiles for each type of argument, and a tuple's length is
-        part of its type.
-    dtype, offset_dtype : types
-        Of values, and of offsets: uint16 where weights are packed, int32 where they are as given.
-    words, part : pointer, int
-        To the words of the job, and where those of a part of its rows begin: see `job_words`.
+        Its length is the panel's width in vectors. Numba compiles for each type of argument, and a
+        tuple's length is part of its type.
+    vector_bytes : int, constant
+        Of a vector: a register, or several.
+    dtype : type
+        Of values.
+    visits, offsets, values : int
+        Addresses of what `packing.StreamPart` has.
     top, bottom, entry : int
-        The rows, by their numbers in the order of the part's blocks, and their first entry.
-    panel : int
-        Address of columns of B, a row after the other; read in whole vectors.
-    sums : int
-        Address of the sums of the part's first row: rows of a panel, aligned on vectors.
+        Which visits, and the number of their first entry.
+    panel, sums : int
+        Addresses of columns of B, a row after the other, and of the sums of row 0, likewise;
+        aligned on vectors, and read and written in whole ones.
     later : bool
         Whether to start with the sums that are there, and not with 0.
     far : bool
         Whether sums of rows that come next are prefetched.
     """
+    if not isinstance(vector_bytes, types.IntegerLiteral):
+        return None  # type: ignore[return-value]  # Numba asks again with constants
     word, bit = types.intp, types.boolean
-    signature = types.void(
-        vectors, dtype, offset_dtype, words, word, word, word, word, word, word, bit, bit
-    )
-    names = "words", "part", "top", "bottom", "entry", "panel", "sums", "later", "far"
+    signature = types.void(packed, vectors, vector_bytes, dtype, *[word] * 8, bit, bit)
+    names = (
+        "visits", "top", "bottom", "offsets", "values", "entry", "panel", "sums", "later", "far",
+    )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if offset_dtype.dtype.bitwidth == 16:
-            given = dict(zip(names, args[3:], strict=True))
+        if len(packed):
+            given = dict(zip(names, args[4:], strict=True))
 
             def emit(inner: Any, of: SimpleNamespace) -> None:
-                rows = _Rows(inner, len(vectors), dtype.dtype, of)
+                rows = _Rows(inner, len(vectors), vector_bytes.literal_value, dtype.dtype, of)
                 rows.each_packed(of.bottom, rows.sum)
                 inner.ret_void()
 
@@ -85,34 +84,40 @@ def sum_rows(
 
 @intrinsic
 def finish_rows(
-    typingctx: Any, vectors: Any, skips: Any, dtype: Any, offset_dtype: Any, words: Any, part: Any,
-    top: Any, stop: Any, entry: Any, panel: Any, stride: Any, panels: Any, column: Any,
+    typingctx: Any, packed: Any, vectors: Any, skips: Any, dtype: Any, visits: Any, top: Any,
+    stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, stride: Any, panels: Any,
     columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any, out_stride: Any,
-    has_residual: Any, bounded: Any, lower: Any, upper: Any, nontemporal: Any, prefetches: Any,
+    bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any, upper: Any,
+    nontemporal: Any, prefetches: Any,
 ) -> Emission:  # fmt: skip
-    """Sum as `sum_rows` does, and write rows of C, with bias, residual and bounds.
+    """Sum as `sum_rows` does, in vectors of 64 bytes, and write rows of C.
 
     Returns where it stopped: at `stop`, or a row beyond where two go together.
 
     Parameters
     ----------
-    vectors, dtype, offset_dtype, words, part, top, entry, panel, sums, later, far
-        As `sum_rows` has them. Where weights are as given, rows have their own numbers, and
-        `entry` is of no account.
+    packed : tuple
+        Empty where weights are as they are given: then `visits`, `offsets` and `values` are the
+        addresses of A's indptr of int64, indices of int32 and data, rows are visited by their
+        numbers, and `entry` is of no account.
+    vectors, dtype, visits, top, offsets, values, entry, panel, sums, later, far
+        As `sum_rows` has them.
     stop : int
-        The row before which to stop.
+        The visit before which to stop.
     stride, panels : int
-        Items from a row of the panel to the next, and how many panels each row meets, which lie
-        beside each other; 1 of packed weights.
-    column, columns, skipped : int
-        Of C, the panel's first column, and how many of each panel are stored, but for so many at
-        the beginning of the first: less than a vector. All vectors but the last are within
-        `columns`. Where the tuple `skips` is empty `skipped` is 0, and no code is emitted for it.
-    out, out_stride : int
-        Address of the first row of C, at the panel's column, and items to the next row.
-    has_residual, bounded : bool
-        Whether a residual is added, and whether what is stored is between `lower` and `upper`; NaN
-        passes.
+        Items from a row of the panel to the next, and how many panels, which lie beside each other,
+        a row meets; one if it is packed.
+    columns, skipped : int
+        How many columns of each panel are stored, but for so many at the beginning of the first:
+        less than a vector. All vectors but the last are within `columns`. Where the tuple `skips`
+        is empty `skipped` is 0, and no code is emitted for it.
+    out, out_stride, residual, residual_stride : int
+        Addresses of row 0 of C and of the residual, 0 if there is none, at the panel's first
+        column, and items to the next row.
+    bias : int
+        Address of an item for each row; 0 if there is none.
+    bounded, lower, upper : bool, numbers
+        Whether what is stored is between `lower` and `upper`; NaN passes.
     nontemporal : bool
         Whether whole vectors, which then are aligned in C, are written by non-temporal stores.
     prefetches : bool
@@ -120,22 +125,22 @@ def finish_rows(
     """
     word, bit, element = types.intp, types.boolean, dtype.dtype
     signature = word(
-        vectors, skips, dtype, offset_dtype, words, *[word] * 11, bit, bit, word, word, bit, bit,
-        element, element, bit, bit,
+        packed, vectors, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit, element, element,
+        bit, bit,
     )  # fmt: skip
     names = (
-        "words", "part", "top", "stop", "entry", "panel", "stride", "panels", "column",
-        "columns", "skipped", "sums", "later", "far", "out", "out_stride", "has_residual",
-        "bounded", "lower", "upper", "nontemporal", "prefetches",
+        "visits", "top", "stop", "offsets", "values", "entry", "panel", "stride", "panels",
+        "columns", "skipped", "sums", "later", "far", "out", "out_stride", "bias", "residual",
+        "residual_stride", "bounded", "lower", "upper", "nontemporal", "prefetches",
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given = dict(zip(names, args[4:], strict=True))
 
         def emit(inner: Any, of: SimpleNamespace) -> None:
-            of.skips = len(skips) > 0
-            rows = _FinishedRows(inner, len(vectors), element, of)
-            if offset_dtype.dtype.bitwidth == 16:
+            rows = _FinishedRows(inner, len(vectors), BLOCK_BYTES, element, of)
+            rows.skips = len(skips) > 0
+            if len(packed):
                 inner.ret(rows.each_packed(of.stop, rows.finish_packed))
             else:
                 rows.each_as_given()
@@ -179,17 +184,15 @@ class _Visit(NamedTuple):
 class _Rows:
     """Emits loops over rows. `of`: what the function is given, by name."""
 
-    def __init__(self, builder: Any, vectors: int, element: Any, of: SimpleNamespace) -> None:
-        self.builder, self.vectors, self.of = builder, vectors, of
+    def __init__(
+        self, builder: Any, vectors: int, vector_bytes: int, element: Any, of: SimpleNamespace
+    ) -> None:
+        self.builder, self.vectors, self.vector_bytes, self.of = builder, vectors, vector_bytes, of
         self.scalar = ir.FloatType() if element.bitwidth == 32 else ir.DoubleType()
-        self.width = WORD(RowsEmitter(builder, vectors, self.scalar).vector.count * vectors)
-        self.visits, self.offsets, self.values = (
-            self._array(kind, word)
-            for kind, word in ((WORD, VISITS), (INT16, OFFSETS), (self.scalar, VALUES))
+        self.width = WORD(vectors * vector_bytes // (element.bitwidth // 8))
+        self.values, self.panel, self.sums = (
+            self._pointer(self.scalar, address) for address in (of.values, of.panel, of.sums)
         )
-        self.panel, sums = (self._pointer(self.scalar, each) for each in (of.panel, of.sums))
-        begin = self._word(builder.add(of.part, WORD(BEGIN)))
-        self.sums = builder.gep(sums, [builder.mul(builder.neg(begin), self.width)])
         self.conditions = {"later": of.later, "far": of.far}
 
     def gather_flags(self) -> None:
@@ -225,7 +228,7 @@ class _Rows:
 
         def emit_rows(rows: int) -> None:
             entries = builder.xor(count, WORD(PAIR)) if rows == 2 else count
-            emitter = RowsEmitter(builder, self.vectors, self.scalar, rows)
+            emitter = self.emitter(rows)
             numbers = [row, *(self._visit(at, each)[0] for each in range(1, rows))]
 
             def following() -> list[Value]:
@@ -235,7 +238,7 @@ class _Rows:
             builder.store(builder.add(at, WORD(rows)), visit)
             builder.store(builder.add(first, builder.mul(entries, WORD(rows))), entry)
 
-        if chains(self.vectors) == 1:
+        if chains(self.vectors, self.vector_bytes) == 1:
             emit_rows(1)
         else:
             is_pair = builder.icmp_signed("!=", pair, WORD(0))
@@ -261,12 +264,14 @@ class _Rows:
         emitter = visit.emitter
         starts = [self._sums_at(row) for row in visit.rows]
         emitter.begin(self.sums, starts, self.flag("later"))
-        emitter.add_packed(self.panel, self.offsets, self.values, visit.entry, visit.count)
+        offsets = self._pointer(INT16, self.of.offsets)
+        emitter.add_packed(self.panel, offsets, self.values, visit.entry, visit.count)
         return emitter.join()
 
     def _visit(self, visit: Value, distance: int) -> tuple[Value, Value]:
         """Return the row and the number of entries of a visit, by one load."""
-        at = self.builder.gep(self.visits, [self.builder.add(visit, WORD(distance))])
+        visits = self._pointer(WORD, self.of.visits)
+        at = self.builder.gep(visits, [self.builder.add(visit, WORD(distance))])
         word = hidden(self.builder, self.builder.load(at, align=4))  # else it would be two loads
         row, count = split_numbers(self.builder, word, 32)
         return row, count
@@ -276,17 +281,13 @@ class _Rows:
 
     def _prefetch(self, data: Value, position: Value) -> None:
         """Emit that a row of a panel, to be written, is prefetched."""
-        emitter = RowsEmitter(self.builder, self.vectors, self.scalar)
+        emitter = self.emitter()
         for number in range(self.vectors):
             prefetch_line(self.builder, emitter.at(data, position, number), written=True)
 
-    def _array(self, kind: Value, word: int) -> Value:
-        """Return a pointer to an array whose address is a word of the part."""
-        address = self._word(self.builder.add(self.of.part, WORD(word)))
-        return self._pointer(kind, address)
-
-    def _word(self, number: Value) -> Value:
-        return self.builder.load(self.builder.gep(self.of.words, [number]))
+    def emitter(self, rows: int = 1) -> RowsEmitter:
+        """Return what emits the sums of one row, or of two."""
+        return RowsEmitter(self.builder, self.vectors, self.scalar, rows, self.vector_bytes)
 
     def _pointer(self, kind: Value, address: Value) -> Value:
         return self.builder.inttoptr(address, kind.as_pointer())
@@ -295,20 +296,24 @@ class _Rows:
 class _FinishedRows(_Rows):
     """Emits loops over rows that are written to C."""
 
-    def __init__(self, builder: Any, vectors: int, element: Any, of: SimpleNamespace) -> None:
-        super().__init__(builder, vectors, element, of)
-        self.out = self._pointer(self.scalar, of.out)
-        self.bias, self.residual = (
-            self._pointer(self.scalar, self._word(WORD(word))) for word in (BIAS, RESIDUAL)
+    skips: bool  # whether the first panel may begin before column 0
+
+    def __init__(
+        self, builder: Any, vectors: int, vector_bytes: int, element: Any, of: SimpleNamespace
+    ) -> None:
+        super().__init__(builder, vectors, vector_bytes, element, of)
+        self.out, self.bias, self.residual = (
+            self._pointer(self.scalar, address) for address in (of.out, of.bias, of.residual)
         )
-        self.residual_stride = self._word(WORD(RESIDUAL_STRIDE))
         self.conditions |= {
-            "has_bias": builder.icmp_signed("!=", self._word(WORD(BIAS)), WORD(0)),
-            "has_residual": of.has_residual, "bounded": of.bounded,
-            "nontemporal": of.nontemporal, "prefetches": of.prefetches,
+            "has_bias": builder.icmp_signed("!=", of.bias, WORD(0)),
+            "has_residual": builder.icmp_signed("!=", of.residual, WORD(0)),
+            "bounded": of.bounded,
+            "nontemporal": of.nontemporal,
+            "prefetches": of.prefetches,
             "any_far": builder.or_(of.far, of.prefetches),
             "whole": builder.icmp_signed(">=", of.columns, self.width),
-        }  # fmt: skip
+        }
 
     def finish_packed(self, visit: _Visit) -> None:
         """Emit that one or two rows, packed, are summed and written."""
@@ -329,7 +334,7 @@ class _FinishedRows(_Rows):
         """Emit a loop over rows of weights as they are given, each of which meets all panels."""
         builder, of = self.builder, self.of
         self.gather_flags()
-        indices, indptr = self._array(INT32, OFFSETS), self._array(WORD, INDPTR)
+        indices, indptr = self._pointer(INT32, of.offsets), self._pointer(WORD, of.visits)
         with loop(builder, of.top, of.stop, WORD(1)) as row:
             after = builder.add(row, WORD(1))
             with builder.if_then(self.flag("prefetches"), likely=False):
@@ -339,7 +344,7 @@ class _FinishedRows(_Rows):
                     self._prefetch(self.out, builder.add(start, shift))
             first, stop = (builder.load(builder.gep(indptr, [each])) for each in (row, after))
             with loop(builder, WORD(0), of.panels, WORD(1)) as panel:
-                emitter = RowsEmitter(builder, self.vectors, self.scalar)
+                emitter = self.emitter()
                 is_first = builder.icmp_signed("==", panel, WORD(0))
                 skipped = builder.select(is_first, of.skipped, WORD(0))
                 self._limit(emitter, skipped, reads_b=True)
@@ -347,13 +352,14 @@ class _FinishedRows(_Rows):
                 shift = builder.mul(panel, self.width)
                 columns = builder.gep(self.panel, [shift])
                 emitter.add_as_given(columns, of.stride, indices, self.values, first, stop)
-                self._write(emitter, *emitter.join(), row, shift)
+                [slots] = emitter.join()
+                self._write(emitter, slots, row, shift)
 
     def _limit(self, emitter: RowsEmitter, skipped: Value, reads_b: bool) -> None:
         """Emit which lanes are there."""
         emitter.limit(self.of.columns)
         emitter.whole = self.flag("whole")
-        if self.of.skips:
+        if self.skips:
             emitter.skip(skipped, reads_b)
 
     def _write(self, emitter: RowsEmitter, slots: list[Value], row: Value, shift: Value) -> None:
@@ -362,8 +368,8 @@ class _FinishedRows(_Rows):
         with builder.if_then(self.flag("has_bias")):
             emitter.add_bias(slots, builder.load(builder.gep(self.bias, [row])))
         with builder.if_then(self.flag("has_residual"), likely=False):
-            start = builder.add(builder.mul(row, self.residual_stride), of.column)
-            emitter.add_residual(slots, self.residual, builder.add(start, shift))
+            start = builder.add(builder.mul(row, of.residual_stride), shift)
+            emitter.add_residual(slots, self.residual, start)
         with builder.if_then(self.flag("bounded")):
             emitter.clamp(slots, of.lower, of.upper)
         start = builder.add(self._out_at(row), shift)

@@ -17,7 +17,7 @@ from portable_spdnn_cpu.jit.grouped_loads import GROUP
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel, packing
-from portable_spdnn_cpu.spmm.stream.microkernels import PAIR, chains
+from portable_spdnn_cpu.spmm.stream.microkernels import PAIR
 from portable_spdnn_cpu.spmm.stream.packing import WINDOW, pack_rows
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
@@ -206,16 +206,16 @@ def test_wide_matrices_have_long_offsets() -> None:
         np.testing.assert_array_equal(out, A @ B)
 
 
-@pytest.mark.parametrize("vectors", [1, 3, 8])
+@pytest.mark.parametrize(("vectors", "paired"), [(1, True), (3, True), (8, False)])
 @pytest.mark.parametrize(
     ("k_block", "density"), [(64, 0.1), (64, 0.5), (7, 0.02), (1, 0.05), (200, 0.1), (200, 0.0)]
 )
 def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
-    k_block: int, density: float, vectors: int
+    k_block: int, density: float, vectors: int, paired: bool
 ) -> None:
     A = matrix(7, (200, 200), density, np.float32)
     begin, end, blocks = 10, 195, -(-200 // k_block)
-    part = pack_rows(A, begin, end, k_block, vectors)
+    part = pack_rows(A, begin, end, k_block, vectors * 64, paired)
     assert part.offsets.dtype == np.uint16
     # Numbers that are loaded together may reach beyond the last entry.
     assert part.offsets.size == part.values.size == part.first_entry[-1] + GROUP
@@ -239,7 +239,7 @@ def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
         entry, place = part.first_entry[block], 0
         while place < rows.size:
             count, together = counts[place], 1
-            if chains(vectors) > 1 and place + 1 < rows.size and counts[place + 1] == count:
+            if paired and place + 1 < rows.size and counts[place + 1] == count:
                 together = 2
             assert (visits[place, 1] >= PAIR) == (together == 2)
             for number in range(together):
@@ -254,9 +254,8 @@ def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
 
 
 def test_wide_blocks_are_not_packed() -> None:
-    assert packing.may_be_packed(8192, 1)
-    assert packing.may_be_packed(1024, 8)
-    assert not packing.may_be_packed(8192, 2)
+    assert packing.may_be_packed(8192 * 64)
+    assert not packing.may_be_packed(8193 * 64)
     A = sp.csr_array(np.eye(2, 10_000))
     product = StreamProduct(A, BARE, StreamVariant(1, 9_000))
     assert product.blocks == 1

@@ -25,7 +25,7 @@ PART = ("table", "scratch", "first", "end", "copy")
 # What A was packed into, words all: addresses of the arrays that `lanes`, `sliced` and `rows`
 # describe, and numbers.
 TABLE = (
-    "values", "places", "windows", "starts", "first_words", "rows", "words", "bias", "bounds",
+    "values", "places", "windows", "starts", "rows", "visits", "first_entries", "bias", "bounds",
     "parts", "height", "depth", "plane", "blocks", "block_rows", "sums",
 )  # fmt: skip
 

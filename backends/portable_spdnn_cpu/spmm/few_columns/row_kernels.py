@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.jit.grouped_loads import broadcast_group, load_numbers
+from portable_spdnn_cpu.jit.flags import Flags
+from portable_spdnn_cpu.jit.grouped_loads import broadcast_group, load_numbers, split_numbers
+from portable_spdnn_cpu.jit.loops import hidden, loop
 from portable_spdnn_cpu.spmm.emitter import INT16, WORD, Value
 from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_rows
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
@@ -28,11 +30,10 @@ class RowsProduct(Operands):
 
     def emit(self) -> None:
         """Emit the whole product."""
-        self.read_rows()
         spec, builder, scratch = self.spec, self.builder, self.argument["scratch"]
-        blocks, block_rows, starts, first_words, self.words, self.bias = (
+        blocks, block_rows, starts, first_entries, self.visits, self.bias = (
             self.table(name)
-            for name in ("blocks", "block_rows", "starts", "first_words", "words", "bias")
+            for name in ("blocks", "block_rows", "starts", "first_entries", "visits", "bias")
         )
         self.values, self.places = self.table("values"), self.table("places")
         self.partial = self.add(scratch, self.table("sums"))
@@ -41,68 +42,74 @@ class RowsProduct(Operands):
         self.sums = [self.slot(self.row_kind) for _ in range(spec.chains)]
         # LLVM keeps `total` in a register; `finished` has an address.
         self.total, self.finished = self.slot(self.row_kind), self.slot(self.row_kind)
-        self.word = self.slot(WORD)
+        self.entry = self.slot(WORD)
         # Whether items of C are adjacent in a row, and of the residual if there is one.
         ordered = [self.is_adjacent(step) for step in ("out_column", "residual_column")]
         no_residual = builder.not_(self.has_residual())
-        self.rows_are_whole = builder.and_(ordered[0], builder.or_(ordered[1], no_residual))
+        rows_are_whole = builder.and_(ordered[0], builder.or_(ordered[1], no_residual))
         # Each block begins with a row of zeros.
         block_bytes = self.times(self.add(block_rows, 1), spec.row_bytes)
         last = self.add(blocks, -1)
         parts = self.loop(self.argument["first"], self.argument["end"])
         with parts as part, self.loop(self.zero, blocks) as block:
             number = self.add(self.times(part, blocks), block)
-            builder.store(self.load_word(WORD, first_words, number), self.word)
+            builder.store(self.load_word(WORD, first_entries, number), self.entry)
             begin = self.load_word(WORD, starts, number)
             stop = self.load_word(WORD, starts, self.add(number, 1))
             self.source = self.add(scratch, self.times(block, block_bytes))
-            is_first = builder.icmp_unsigned("==", block, self.zero)
-            is_last = builder.icmp_unsigned("==", block, last)
+            self.flags = Flags(builder, {
+                "continues": builder.icmp_unsigned("!=", block, self.zero),
+                "ends": builder.icmp_unsigned("==", block, last),
+                "rows_are_whole": rows_are_whole,
+                "has_residual": self.has_residual(),
+            })  # fmt: skip
             with self.loop(begin, stop) as visit:
-                self._visit(visit, is_first, is_last)
+                self._visit(visit)
 
-    def _visit(self, visit: Value, is_first: Value, is_last: Value) -> None:
+    def _visit(self, visit: Value) -> None:
         """Do the entries of a row in a block."""
         builder, zero = self.builder, ir.Constant(self.row_kind, None)
-        row = self.row_index(visit)
+        word = self.load_word(WORD, self.visits, visit)
+        word = hidden(builder, word)  # else it would be two loads
+        row, count = split_numbers(builder, word, 32)
         partial = self.add(self.partial, self.times(row, self.spec.row_bytes))
         for slot in self.sums:
             builder.store(zero, slot)
-        with builder.if_then(builder.not_(is_first)):
+        with builder.if_then(self.flags["continues"]):
             builder.store(self.load(self.row_kind, partial), self.sums[0])
-        first = builder.load(self.word)
-        count = self.load_word(INT16, self.words, visit)
-        even = self.add(first, builder.and_(count, self.number(-2)))
+        first = builder.load(self.entry)
+        together = 2 * ENTRIES
+        even = self.add(first, builder.and_(count, self.number(-together)))
         end = self.add(first, count)
-        with self.loop(first, even, 2) as word:
-            self._add_words(word, 2)
+        with loop(builder, first, even, self.number(together), unrolls=False) as entry:
+            self._add_entries(entry, 2)
         with builder.if_then(builder.icmp_unsigned("<", even, end)):
-            self._add_words(even, 1)
-        builder.store(end, self.word)
+            self._add_entries(even, 1)
+        builder.store(end, self.entry)
         total = self.sum_of(self.sums)
-        with builder.if_else(is_last) as (finish, keep):
+        with builder.if_else(self.flags["ends"]) as (finish, keep):
             with finish:
                 self._finish(row, total)
             with keep:
                 self.store(total, partial)
 
-    def _add_words(self, word: Value, words: int) -> None:
-        """Add so many times ENTRIES entries."""
+    def _add_entries(self, entry: Value, groups: int) -> None:
+        """Add so many groups of ENTRIES entries, from one on."""
         spec, builder = self.spec, self.builder
         # Lines of places are asked for four times: without them rows from memory take 1.4 times as
         # long.
-        self.prefetch_entries(self.times(word, ENTRIES), words * ENTRIES, INT16.width // 8)
-        for number in range(words):
-            first = self.times(self.add(word, number), ENTRIES)
+        self.prefetch_entries(entry, groups * ENTRIES, INT16.width // 8)
+        for number in range(groups):
+            first = self.add(entry, number * ENTRIES)
             units = load_numbers(builder, self.pointer(INT16, self.places, first))
             values = self.pointer(self.scalar, self.values, first)
             factors = broadcast_group(builder, self.row_kind, values, spec.vector_bytes)
-            for entry in range(ENTRIES):
+            for place in range(ENTRIES):
                 features = self.load(
-                    self.row_kind, self.add(self.source, self.times(units[entry], UNIT))
+                    self.row_kind, self.add(self.source, self.times(units[place], UNIT))
                 )
-                slot = self.sums[entry % spec.chains]
-                total = self.multiply_add(features, factors[entry], builder.load(slot))
+                slot = self.sums[place % spec.chains]
+                total = self.multiply_add(features, factors[place], builder.load(slot))
                 builder.store(total, slot)
 
     def _finish(self, row: Value, total: Value) -> None:
@@ -110,9 +117,9 @@ class RowsProduct(Operands):
         spec, builder = self.spec, self.builder
         bias = self.load(self.scalar, self.add(self.bias, self.times(row, spec.itemsize)))
         builder.store(self.plus(total, self.spread(bias, spec.width)), self.total)
-        with builder.if_else(self.rows_are_whole, likely=True) as (adjacent, apart):
+        with builder.if_else(self.flags["rows_are_whole"], likely=True) as (adjacent, apart):
             with adjacent:
-                with builder.if_then(self.has_residual(), likely=False):
+                with builder.if_then(self.flags["has_residual"], likely=False):
                     start = self.times(row, self.argument["residual_row"])
                     residual = self.add(self.argument["residual"], start)
                     added = self.load_first(self.row_kind, residual, spec.columns)
@@ -128,7 +135,7 @@ class RowsProduct(Operands):
         builder.store(builder.load(self.total), self.finished)
         stack = self.address_of(self.finished)
         places = [self.add(stack, n * spec.itemsize) for n in range(spec.columns)]
-        with builder.if_then(self.has_residual(), likely=False):
+        with builder.if_then(self.flags["has_residual"], likely=False):
             for n, place in enumerate(places):
                 term = self.residual(row, n)
                 self.store(self.plus(self.load(self.scalar, place), term), place)

@@ -94,8 +94,9 @@ def pack_rows(
     fill_rows(A.indices, A.data, ends, rows, block_of, block_rows, scale, before, values, places)
     arrays = {
         "values": values, "places": places, "starts": np.array(starts, np.int64),
-        "first_words": before[starts].astype(np.int64), "rows": rows.astype(np.int32),
-        "words": words.astype(np.uint16), "bias": bias, "bounds": bounds,
+        # A row, and in the upper half how many entries it has in the block.
+        "visits": rows + (ENTRIES * words << 32),
+        "first_entries": ENTRIES * before[starts].astype(np.int64), "bias": bias, "bounds": bounds,
     }  # fmt: skip
     copied = blocks * (block_rows + 1) * spec.row_bytes
     numbers = {"depth": depth, "blocks": blocks, "block_rows": block_rows, "sums": copied}

@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.flags import Flags
 from portable_spdnn_cpu.jit.grouped_loads import split_numbers
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import hidden, loop
@@ -193,25 +194,15 @@ class _Rows:
         self.values, self.panel, self.sums = (
             self._pointer(self.scalar, address) for address in (of.values, of.panel, of.sums)
         )
-        self.conditions = {"later": of.later, "far": of.far}
+        self.flags = Flags(builder, self.conditions())
 
-    def gather_flags(self) -> None:
-        """Emit that conditions become the bits of a word: one load from the stack, not many."""
-        builder, flags = self.builder, WORD(0)
-        for number, condition in enumerate(self.conditions.values()):
-            bit = builder.shl(builder.zext(condition, WORD), WORD(number))
-            flags = builder.or_(flags, bit)
-        self.flags = hidden(builder, flags)
-
-    def flag(self, name: str) -> Value:
-        """Return whether a condition holds."""
-        bit = WORD(1 << list(self.conditions).index(name))
-        return self.builder.icmp_signed("!=", self.builder.and_(self.flags, bit), WORD(0))
+    def conditions(self) -> dict[str, Value]:
+        """Return the flags' conditions, by name."""
+        return {"later": self.of.later, "far": self.of.far}
 
     def each_packed(self, stop: Value, emit: Callable[[_Visit], None]) -> Value:
         """Emit a loop over rows of a block, two at a time where they are a pair; return its end."""
         builder, of = self.builder, self.of
-        self.gather_flags()
         visit, entry = cgutils.alloca_once(builder, WORD), cgutils.alloca_once(builder, WORD)
         builder.store(of.top, visit)
         builder.store(of.entry, entry)
@@ -253,7 +244,7 @@ class _Rows:
 
     def sum(self, visit: _Visit) -> None:
         """Emit that entries of one or two rows, packed, are added to the sums of these."""
-        with self.builder.if_then(self.flag("far"), likely=False):
+        with self.builder.if_then(self.flags["far"], likely=False):
             for row in visit.following():
                 self._prefetch(self.sums, self._sums_at(row))
         for row, slots in zip(visit.rows, self.add_packed(visit), strict=True):
@@ -263,7 +254,7 @@ class _Rows:
         """Emit that entries of one or two rows, packed, are summed; returns the sums of each."""
         emitter = visit.emitter
         starts = [self._sums_at(row) for row in visit.rows]
-        emitter.begin(self.sums, starts, self.flag("later"))
+        emitter.begin(self.sums, starts, self.flags["later"])
         offsets = self._pointer(INT16, self.of.offsets)
         emitter.add_packed(self.panel, offsets, self.values, visit.entry, visit.count)
         return emitter.join()
@@ -305,7 +296,11 @@ class _FinishedRows(_Rows):
         self.out, self.bias, self.residual = (
             self._pointer(self.scalar, address) for address in (of.out, of.bias, of.residual)
         )
-        self.conditions |= {
+
+    def conditions(self) -> dict[str, Value]:
+        """Return the flags' conditions, by name."""
+        builder, of = self.builder, self.of
+        return super().conditions() | {
             "has_bias": builder.icmp_signed("!=", of.bias, WORD(0)),
             "has_residual": builder.icmp_signed("!=", of.residual, WORD(0)),
             "bounded": of.bounded,
@@ -318,12 +313,12 @@ class _FinishedRows(_Rows):
     def finish_packed(self, visit: _Visit) -> None:
         """Emit that one or two rows, packed, are summed and written."""
         builder = self.builder
-        with builder.if_then(self.flag("any_far"), likely=False):
+        with builder.if_then(self.flags["any_far"], likely=False):
             following = visit.following()
             for data, is_far, at in (
                 (self.sums, "far", self._sums_at), (self.out, "prefetches", self._out_at)
             ):  # fmt: skip
-                with builder.if_then(self.flag(is_far)):
+                with builder.if_then(self.flags[is_far]):
                     for row in following:
                         self._prefetch(data, at(row))
         self._limit(visit.emitter, self.of.skipped, reads_b=False)
@@ -333,11 +328,10 @@ class _FinishedRows(_Rows):
     def each_as_given(self) -> None:
         """Emit a loop over rows of weights as they are given, each of which meets all panels."""
         builder, of = self.builder, self.of
-        self.gather_flags()
         indices, indptr = self._pointer(INT32, of.offsets), self._pointer(WORD, of.visits)
         with loop(builder, of.top, of.stop, WORD(1)) as row:
             after = builder.add(row, WORD(1))
-            with builder.if_then(self.flag("prefetches"), likely=False):
+            with builder.if_then(self.flags["prefetches"], likely=False):
                 start = self._out_at(after)  # beyond the last row it does no harm
                 with loop(builder, WORD(0), of.panels, WORD(1)) as panel:
                     shift = builder.mul(panel, self.width)
@@ -348,7 +342,7 @@ class _FinishedRows(_Rows):
                 is_first = builder.icmp_signed("==", panel, WORD(0))
                 skipped = builder.select(is_first, of.skipped, WORD(0))
                 self._limit(emitter, skipped, reads_b=True)
-                emitter.begin(self.sums, [self._sums_at(row)], self.flag("later"))
+                emitter.begin(self.sums, [self._sums_at(row)], self.flags["later"])
                 shift = builder.mul(panel, self.width)
                 columns = builder.gep(self.panel, [shift])
                 emitter.add_as_given(columns, of.stride, indices, self.values, first, stop)
@@ -358,22 +352,22 @@ class _FinishedRows(_Rows):
     def _limit(self, emitter: RowsEmitter, skipped: Value, reads_b: bool) -> None:
         """Emit which lanes are there."""
         emitter.limit(self.of.columns)
-        emitter.whole = self.flag("whole")
+        emitter.whole = self.flags["whole"]
         if self.skips:
             emitter.skip(skipped, reads_b)
 
     def _write(self, emitter: RowsEmitter, slots: list[Value], row: Value, shift: Value) -> None:
         """Emit that the sums of a row are finished and written, `shift` items behind `out`."""
         builder, of = self.builder, self.of
-        with builder.if_then(self.flag("has_bias")):
+        with builder.if_then(self.flags["has_bias"]):
             emitter.add_bias(slots, builder.load(builder.gep(self.bias, [row])))
-        with builder.if_then(self.flag("has_residual"), likely=False):
+        with builder.if_then(self.flags["has_residual"], likely=False):
             start = builder.add(builder.mul(row, of.residual_stride), shift)
             emitter.add_residual(slots, self.residual, start)
-        with builder.if_then(self.flag("bounded")):
+        with builder.if_then(self.flags["bounded"]):
             emitter.clamp(slots, of.lower, of.upper)
         start = builder.add(self._out_at(row), shift)
-        with builder.if_else(self.flag("nontemporal"), likely=False) as (nontemporal, as_usual):
+        with builder.if_else(self.flags["nontemporal"], likely=False) as (nontemporal, as_usual):
             with nontemporal:
                 emitter.store(slots, self.out, start, nontemporal=True)
             with as_usual:

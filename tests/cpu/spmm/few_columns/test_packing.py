@@ -92,17 +92,18 @@ def test_rows_hold_each_entry_once(near, monkeypatch):
     blocks, found = table["blocks"], []
     assert (blocks > 1) == (near == 300)
     assert packed.parts == 4
-    for number, word in enumerate(arrays["first_words"][:-1]):
-        at = int(word)
+    for number, entry in enumerate(arrays["first_entries"][:-1]):
+        at = int(entry) // 4
         for visit in range(arrays["starts"][number], arrays["starts"][number + 1]):
-            for _ in range(arrays["words"][visit]):
+            entries, row = divmod(arrays["visits"][visit], 1 << 32)
+            for _ in range(0, entries, 4):
                 for value, place in zip(arrays["values"][at], arrays["places"][at], strict=True):
                     if place == 0:
                         assert value == 0
                         continue
                     row_of_block = int(place) * UNIT // 32 - 1
                     column = number % blocks * table["block_rows"] + row_of_block
-                    found.append((arrays["rows"][visit], column, value))
+                    found.append((row, column, value))
                 at += 1
     visited, columns, values = zip(*found, strict=True)
     assert len(found) == A.nnz

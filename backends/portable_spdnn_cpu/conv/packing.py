@@ -12,6 +12,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.spmm.stream.microkernels import chains
 from portable_spdnn_cpu.spmm.stream.packing import pack_rows
 
 # Columns of `PackedConv.blocks`.
@@ -140,8 +141,9 @@ def pack(matrices: Array, sources: Array, vectors: int, block: int, parts: int) 
         for part in range(parts):
             own = matrix[part * len(matrix) // parts : (part + 1) * len(matrix) // parts, used]
             packed = pack_rows(
-                sp.csr_array(own), 0, len(own), length, vectors * VECTOR_BYTES, paired=True
-            )
+                sp.csr_array(own), 0, len(own), length, vectors * VECTOR_BYTES,
+                paired=chains(vectors, VECTOR_BYTES) > 1,
+            )  # fmt: skip
             for number in range(packed.first_visit.size - 1):
                 begin = number * length
                 blocks.append([

@@ -134,13 +134,19 @@ def size_of(
     return ProductSize(rows, inner, columns, entries, itemsize, layout, out_fortran, threads)
 
 
-def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
-    """Return what the model says of a variant, in seconds."""
+def stream_seconds(size: ProductSize, variant: StreamVariant, packed: bool = True) -> float:
+    """Return what the model says of a variant, in seconds; `packed`: whether A was packed for it.
+
+    Variants that read B in place do not need A packed, and take what they take with it.
+    """
     rows, vectors = max(1, size.rows), size.panel_vectors(variant.in_place)
     blocks_of_k = float(-(-max(1, size.inner) // variant.k_block))
     load = _load(size, variant)
     together = variant.vectors * variant.panels
-    entry = load + COSTS.stream.entry / variant.vectors
+    by_entry, by_row = COSTS.stream.entry, COSTS.stream.row
+    if not packed:
+        by_entry, by_row = by_entry + COSTS.given_entry, by_row + COSTS.given_row
+    entry = load + by_entry / variant.vectors
     held = _panel_bytes(size, variant)
     entry += _far_piece(held) / together
     if size.a_bytes > L2_SHARE * L2:
@@ -166,7 +172,7 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
         # anywhere.
         met = -math.expm1(-size.entries / rows * variant.k_block / size.inner)
         blocks_of_k = 2 + (blocks_of_k - 2) * met
-    row = blocks_of_k * COSTS.stream.row / together
+    row = blocks_of_k * by_row / together
     sums_bytes = rows * min(together, vectors) * BLOCK_BYTES
     # Sums pass through the second level with A from one block to the next.
     far_sums = max(0.0, 1 - L2_SHARE * L2 / (sums_bytes + size.a_bytes))

@@ -70,6 +70,8 @@ class Costs:
     l1_share : float
         What a panel may take of the first level, as a share of it, before loads take longer:
         weights stream through it too, but a processor that loads ahead hides a few misses.
+    given_entry, given_row : float
+        Of the stream, for an entry and a row of A besides, where A is not packed.
     start : float
         Of a call of the stream.
     wait : float
@@ -114,6 +116,8 @@ class Costs:
     stream: Cycles
     direct: Cycles
     l1_share: float
+    given_entry: float
+    given_row: float
     start: float
     wait: float
     write_rows: float
@@ -140,15 +144,16 @@ class Costs:
 ZEN_5 = Costs(
     cycle=2.3e-10,
     stream=Cycles(
-        l1=0.51, l2=1.25, memory=2.5, copy=2.8, transpose=5.9,
-        write=3.0, write_far=2.6, write_fortran=8.6, row=7.2, entry=1.0,
+        l1=0.58, l2=1.4, memory=2.5, copy=3.1, transpose=6.3,
+        write=1.8, write_far=2.3, write_fortran=6.9, row=3.1, entry=0.35,
     ),
     direct=Cycles(
         l1=0.78, l2=1.4, memory=2.4, copy=2.7, transpose=5.7,
         write=1.8, write_far=2.2, write_fortran=8.5, row=2.9, entry=0.63,
     ),
-    l1_share=0.78, start=5000.0, wait=1.3, write_rows=1.3, memory_to_l1=4.3, memory_to_l2=4.7,
-    piece=0.15, memory_entry=0.38, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
+    l1_share=0.91, given_entry=0.65, given_row=4.1,
+    start=5700.0, wait=1.5, write_rows=0.44, memory_to_l1=4.5, memory_to_l2=4.9,
+    piece=0.043, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
     narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.6, dense_vector=4.1,
     dense_weight=2.8, memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
 )  # fmt: skip
@@ -162,7 +167,8 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
         l1=0.76, l2=1.58, memory=6.2, copy=5.8, transpose=9.2,
         write=3.4, write_far=6.8, write_fortran=9.6, row=0.0, entry=0.68,
     ),
-    l1_share=0.9, start=3570.0, wait=1.6, write_rows=14.4, memory_to_l1=7.4, memory_to_l2=13.5,
+    l1_share=0.9, given_entry=0.0, given_row=0.0,
+    start=3570.0, wait=1.6, write_rows=14.4, memory_to_l1=7.4, memory_to_l2=13.5,
     piece=0.0, memory_entry=0.32, spmv_entry=0.88, spmv_row=1.9, beyond=1.0, far_piece=9.2,
     narrow_load=1.0, aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79, dense_vector=6.4,
     dense_weight=3.6, memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
@@ -177,7 +183,8 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
         l1=1.3, l2=2.1, memory=3.1, copy=2.8, transpose=6.8,
         write=2.3, write_far=2.7, write_fortran=9.4, row=3.4, entry=0.25,
     ),
-    l1_share=1.25, start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
+    l1_share=1.25, given_entry=0.0, given_row=0.0,
+    start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
     piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
     narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2, dense_vector=4.7,
     dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
@@ -192,7 +199,8 @@ ZEN_3 = Costs(  # with AVX2
         l1=2.1, l2=3.0, memory=5.5, copy=14.7, transpose=9.8,
         write=4.2, write_far=4.7, write_fortran=14.0, row=4.6, entry=0.1,
     ),
-    l1_share=0.8, start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
+    l1_share=0.8, given_entry=0.0, given_row=0.0,
+    start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
     piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, beyond=1.0, far_piece=0.0,
     narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.4, dense_vector=15.0,
     dense_weight=15.0, memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,

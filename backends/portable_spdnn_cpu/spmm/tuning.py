@@ -108,8 +108,12 @@ def single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
 def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
     # A that is not packed is streamed against copies of panels: where B can stay in place, the
     # kernels of A as it is read it so too, and some rows meet all panels before the next ones do.
-    whole = next(each for each in _variants(size, [max(1, size.inner)]) if not each.in_place)
-    seconds = stream_seconds(size, whole)
+    in_one_block = _variants(size, [max(1, size.inner)])
+    whole = min(
+        (each for each in in_one_block if not each.in_place),
+        key=lambda variant: stream_seconds(size, variant, packed=False),
+    )
+    seconds = stream_seconds(size, whole, packed=False)
     if seconds > 2 * packing_seconds(size, whole):  # else it hardly pays
         packed = min(stream_variants(size), key=lambda variant: _packed_seconds(size, variant))
         if _packed_seconds(size, packed) < seconds:
@@ -124,7 +128,9 @@ def direct_is_faster(size: ProductSize, is_sorted: bool = True) -> bool:
     For the stream A is to be sorted.
     """
     variant, packs = single_variant(size)
-    streamed = _packed_seconds(size, variant) if packs else stream_seconds(size, variant)
+    streamed = stream_seconds(size, variant, packed=False)
+    if packs:
+        streamed = _packed_seconds(size, variant)
     streamed = SINGLE_FACTOR * streamed + SINGLE_CALL
     if not is_sorted:
         streamed += SORTED_ENTRY * size.entries

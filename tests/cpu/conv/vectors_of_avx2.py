@@ -12,9 +12,13 @@ import numpy as np
 from numba.core import types
 
 import portable_spdnn as ps
+from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.conv import kernel as stream
 from portable_spdnn_cpu.conv.depthwise import kernel as depthwise
+from portable_spdnn_cpu.conv.stream import StreamConv
+from portable_spdnn_cpu.conv.tuning import Cut
+from portable_spdnn_cpu.machine.thread_pool import ALONE
 
 SAME = ((1, 1), (1, 1))
 
@@ -30,6 +34,12 @@ def main() -> None:
             expected = oracle.conv2d(x, weights, (1, 1), SAME, (1, 1), groups)
             found = backend.conv2d(x, weights, padding=1, groups=groups)
             np.testing.assert_allclose(found, expected, atol=1e-5)
+    geometry = conv_geometry("conv2d", (4, 7, 23), (6, 4, 3, 3), 1, 1, 1, 1)
+    expected = oracle.conv2d(x, pruned, (1, 1), SAME, (1, 1), 1)
+    for vectors in stream.WIDTHS:
+        cut = Cut(vectors, block=16, bands=1, parts=1, threads=1)
+        found = StreamConv(ALONE, pruned, geometry, ps.Epilogue(), 2, cut)(x, None, None)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
     words = types.intp, types.CPointer(types.int64)
     named: set[str] = set()
     for job in (stream.JOBS[4, "float32"], depthwise.job_of(4, 3, (1, 1), 1, np.dtype(np.float32))):

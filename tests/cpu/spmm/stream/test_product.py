@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offsets import at_offset
+from vector_lengths import needs_avx512, output_with_vectors
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
@@ -308,3 +310,10 @@ def test_a_call_is_prepared_once_for_all_of_a_kind(monkeypatch: pytest.MonkeyPat
             product.multiply(B, out, None, POOLS[0])
             np.testing.assert_allclose(out, A @ B, atol=1e-5)
         assert len(prepared) == 1
+
+
+@needs_avx512
+@pytest.mark.parametrize(("size", "chains"), [(32, "6 4 2 2 1 1 1"), (16, "3 2 1 1")])
+def test_code_with_shorter_vectors(size: int, chains: str, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("vectors_of_others.py")
+    assert " ".join(output_with_vectors(size, script, tmp_path)) == chains

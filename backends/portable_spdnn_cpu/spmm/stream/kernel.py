@@ -76,10 +76,10 @@ from portable_spdnn_cpu.spmm.stream.panels import copy_panel
 from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
-# Bytes of sums between blocks beyond which a row's sums, and in the last its row of C, are
-# prefetched while the row before is computed: rows of a block come in the order of their counts,
-# which no processor predicts. 2,048 rows take four fifths of the time on a Zen 3 so; 256 would take
-# a twentieth more.
+# Bytes of sums between blocks beyond which the sums of the rows that come next, and in the last
+# block their rows of C, are prefetched: rows of a block come in the order of their counts, which no
+# processor predicts. 2,048 rows take four fifths of the time on a Zen 3 so; 256 would take a
+# twentieth more.
 FAR_SUMS = cache_bytes(2) // 4
 ACTIVATED_ROWS = 32  # written, and then activated, before those that follow
 

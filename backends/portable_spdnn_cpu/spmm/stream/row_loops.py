@@ -1,4 +1,4 @@
-"""Loops over rows of weights, for a panel of columns: what `microkernels` emits, row after row.
+"""Loops over rows of weights, for a panel of columns: what `loop_emitters` emits, for kernels.
 
 Each is a function of its own: within the kernel their loops would have too few registers, and loads
 from the stack compete with those of the panel.
@@ -8,26 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.flags import Flags
-from portable_spdnn_cpu.jit.grouped_loads import split_numbers
-from portable_spdnn_cpu.jit.intrinsics import prefetch_line
-from portable_spdnn_cpu.jit.loops import hidden, loop
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.microkernels import (
-    PAIR,
-    WORD,
-    RowsEmitter,
-    Value,
-    chains,
-)
-
-INT16, INT32 = ir.IntType(16), ir.IntType(32)
+from portable_spdnn_cpu.spmm.stream.loop_emitters import FinishedRowsLoop, RowsLoop
+from portable_spdnn_cpu.spmm.stream.microkernels import WORD, Value
 
 
 @intrinsic
@@ -73,7 +62,7 @@ def sum_rows(
             given = dict(zip(names, args[4:], strict=True))
 
             def emit(inner: Any, of: SimpleNamespace) -> None:
-                rows = _Rows(inner, len(vectors), vector_bytes.literal_value, dtype.dtype, of)
+                rows = RowsLoop(inner, len(vectors), vector_bytes.literal_value, dtype.dtype, of)
                 rows.each_packed(of.bottom, rows.sum)
                 inner.ret_void()
 
@@ -139,7 +128,7 @@ def finish_rows(
         given = dict(zip(names, args[4:], strict=True))
 
         def emit(inner: Any, of: SimpleNamespace) -> None:
-            rows = _FinishedRows(inner, len(vectors), BLOCK_BYTES, element, of)
+            rows = FinishedRowsLoop(inner, len(vectors), BLOCK_BYTES, element, of)
             rows.skips = len(skips) > 0
             if len(packed):
                 inner.ret(rows.each_packed(of.stop, rows.finish_packed))
@@ -167,211 +156,3 @@ def _call_apart(
     inner = ir.IRBuilder(function.append_basic_block("entry"))
     emit(inner, SimpleNamespace(**dict(zip(given, function.args, strict=True))))
     return builder.call(function, list(given.values()))
-
-
-class _Visit(NamedTuple):
-    """One row that is visited, or two: their numbers, first entry, and how many entries each has.
-
-    `following` emits, and returns, the numbers of two rows that come next.
-    """
-
-    emitter: RowsEmitter
-    rows: list[Value]
-    following: Callable[[], list[Value]]
-    entry: Value
-    count: Value
-
-
-class _Rows:
-    """Emits loops over rows. `of`: what the function is given, by name."""
-
-    def __init__(
-        self, builder: Any, vectors: int, vector_bytes: int, element: Any, of: SimpleNamespace
-    ) -> None:
-        self.builder, self.vectors, self.vector_bytes, self.of = builder, vectors, vector_bytes, of
-        self.scalar = ir.FloatType() if element.bitwidth == 32 else ir.DoubleType()
-        self.width = WORD(vectors * vector_bytes // (element.bitwidth // 8))
-        self.values, self.panel, self.sums = (
-            self._pointer(self.scalar, address) for address in (of.values, of.panel, of.sums)
-        )
-        self.flags = Flags(builder, self.conditions())
-
-    def conditions(self) -> dict[str, Value]:
-        """Return the flags' conditions, by name."""
-        return {"later": self.of.later, "far": self.of.far}
-
-    def each_packed(self, stop: Value, emit: Callable[[_Visit], None]) -> Value:
-        """Emit a loop over rows of a block, two at a time where they are a pair; return its end."""
-        builder, of = self.builder, self.of
-        visit, entry = cgutils.alloca_once(builder, WORD), cgutils.alloca_once(builder, WORD)
-        builder.store(of.top, visit)
-        builder.store(of.entry, entry)
-        test, body, after = (
-            builder.append_basic_block(f"{name}_rows") for name in ("test", "some", "after")
-        )
-        builder.branch(test)
-        builder.position_at_end(test)
-        at, first = builder.load(visit), builder.load(entry)
-        builder.cbranch(builder.icmp_signed("<", at, stop), body, after)
-        builder.position_at_end(body)
-        row, count = self._visit(at, 0)
-        pair = builder.and_(count, WORD(PAIR))
-
-        def emit_rows(rows: int) -> None:
-            entries = builder.xor(count, WORD(PAIR)) if rows == 2 else count
-            emitter = self.emitter(rows)
-            numbers = [row, *(self._visit(at, each)[0] for each in range(1, rows))]
-
-            def following() -> list[Value]:
-                return [self._visit(at, rows + each)[0] for each in range(2)]
-
-            emit(_Visit(emitter, numbers, following, first, entries))
-            builder.store(builder.add(at, WORD(rows)), visit)
-            builder.store(builder.add(first, builder.mul(entries, WORD(rows))), entry)
-
-        if chains(self.vectors, self.vector_bytes) == 1:
-            emit_rows(1)
-        else:
-            is_pair = builder.icmp_signed("!=", pair, WORD(0))
-            with builder.if_else(is_pair, likely=True) as (two, one):
-                with two:
-                    emit_rows(2)
-                with one:
-                    emit_rows(1)
-        builder.branch(test)
-        builder.position_at_end(after)
-        return at
-
-    def sum(self, visit: _Visit) -> None:
-        """Emit that entries of one or two rows, packed, are added to the sums of these."""
-        with self.builder.if_then(self.flags["far"], likely=False):
-            for row in visit.following():
-                self._prefetch(self.sums, self._sums_at(row))
-        for row, slots in zip(visit.rows, self.add_packed(visit), strict=True):
-            visit.emitter.keep(slots, self.sums, self._sums_at(row))
-
-    def add_packed(self, visit: _Visit) -> list[list[Value]]:
-        """Emit that entries of one or two rows, packed, are summed; returns the sums of each."""
-        emitter = visit.emitter
-        starts = [self._sums_at(row) for row in visit.rows]
-        emitter.begin(self.sums, starts, self.flags["later"])
-        offsets = self._pointer(INT16, self.of.offsets)
-        emitter.add_packed(self.panel, offsets, self.values, visit.entry, visit.count)
-        return emitter.join()
-
-    def _visit(self, visit: Value, distance: int) -> tuple[Value, Value]:
-        """Return the row and the number of entries of a visit, by one load."""
-        visits = self._pointer(WORD, self.of.visits)
-        at = self.builder.gep(visits, [self.builder.add(visit, WORD(distance))])
-        word = hidden(self.builder, self.builder.load(at, align=4))  # else it would be two loads
-        row, count = split_numbers(self.builder, word, 32)
-        return row, count
-
-    def _sums_at(self, row: Value) -> Value:
-        return self.builder.mul(row, self.width)
-
-    def _prefetch(self, data: Value, position: Value) -> None:
-        """Emit that a row of a panel, to be written, is prefetched."""
-        emitter = self.emitter()
-        for number in range(self.vectors):
-            prefetch_line(self.builder, emitter.at(data, position, number), written=True)
-
-    def emitter(self, rows: int = 1) -> RowsEmitter:
-        """Return what emits the sums of one row, or of two."""
-        return RowsEmitter(self.builder, self.vectors, self.scalar, rows, self.vector_bytes)
-
-    def _pointer(self, kind: Value, address: Value) -> Value:
-        return self.builder.inttoptr(address, kind.as_pointer())
-
-
-class _FinishedRows(_Rows):
-    """Emits loops over rows that are written to C."""
-
-    skips: bool  # whether the first panel may begin before column 0
-
-    def __init__(
-        self, builder: Any, vectors: int, vector_bytes: int, element: Any, of: SimpleNamespace
-    ) -> None:
-        super().__init__(builder, vectors, vector_bytes, element, of)
-        self.out, self.bias, self.residual = (
-            self._pointer(self.scalar, address) for address in (of.out, of.bias, of.residual)
-        )
-
-    def conditions(self) -> dict[str, Value]:
-        """Return the flags' conditions, by name."""
-        builder, of = self.builder, self.of
-        return super().conditions() | {
-            "has_bias": builder.icmp_signed("!=", of.bias, WORD(0)),
-            "has_residual": builder.icmp_signed("!=", of.residual, WORD(0)),
-            "bounded": of.bounded,
-            "nontemporal": of.nontemporal,
-            "prefetches": of.prefetches,
-            "any_far": builder.or_(of.far, of.prefetches),
-            "whole": builder.icmp_signed(">=", of.columns, self.width),
-        }
-
-    def finish_packed(self, visit: _Visit) -> None:
-        """Emit that one or two rows, packed, are summed and written."""
-        builder = self.builder
-        with builder.if_then(self.flags["any_far"], likely=False):
-            following = visit.following()
-            for data, is_far, at in (
-                (self.sums, "far", self._sums_at), (self.out, "prefetches", self._out_at)
-            ):  # fmt: skip
-                with builder.if_then(self.flags[is_far]):
-                    for row in following:
-                        self._prefetch(data, at(row))
-        self._limit(visit.emitter, self.of.skipped, reads_b=False)
-        for row, slots in zip(visit.rows, self.add_packed(visit), strict=True):
-            self._write(visit.emitter, slots, row, WORD(0))
-
-    def each_as_given(self) -> None:
-        """Emit a loop over rows of weights as they are given, each of which meets all panels."""
-        builder, of = self.builder, self.of
-        indices, indptr = self._pointer(INT32, of.offsets), self._pointer(WORD, of.visits)
-        with loop(builder, of.top, of.stop, WORD(1)) as row:
-            after = builder.add(row, WORD(1))
-            with builder.if_then(self.flags["prefetches"], likely=False):
-                start = self._out_at(after)  # beyond the last row it does no harm
-                with loop(builder, WORD(0), of.panels, WORD(1)) as panel:
-                    shift = builder.mul(panel, self.width)
-                    self._prefetch(self.out, builder.add(start, shift))
-            first, stop = (builder.load(builder.gep(indptr, [each])) for each in (row, after))
-            with loop(builder, WORD(0), of.panels, WORD(1)) as panel:
-                emitter = self.emitter()
-                is_first = builder.icmp_signed("==", panel, WORD(0))
-                skipped = builder.select(is_first, of.skipped, WORD(0))
-                self._limit(emitter, skipped, reads_b=True)
-                emitter.begin(self.sums, [self._sums_at(row)], self.flags["later"])
-                shift = builder.mul(panel, self.width)
-                columns = builder.gep(self.panel, [shift])
-                emitter.add_as_given(columns, of.stride, indices, self.values, first, stop)
-                [slots] = emitter.join()
-                self._write(emitter, slots, row, shift)
-
-    def _limit(self, emitter: RowsEmitter, skipped: Value, reads_b: bool) -> None:
-        """Emit which lanes are there."""
-        emitter.limit(self.of.columns)
-        emitter.whole = self.flags["whole"]
-        if self.skips:
-            emitter.skip(skipped, reads_b)
-
-    def _write(self, emitter: RowsEmitter, slots: list[Value], row: Value, shift: Value) -> None:
-        """Emit that the sums of a row are finished and written, `shift` items behind `out`."""
-        builder, of = self.builder, self.of
-        with builder.if_then(self.flags["has_bias"]):
-            emitter.add_bias(slots, builder.load(builder.gep(self.bias, [row])))
-        with builder.if_then(self.flags["has_residual"], likely=False):
-            start = builder.add(builder.mul(row, of.residual_stride), shift)
-            emitter.add_residual(slots, self.residual, start)
-        with builder.if_then(self.flags["bounded"]):
-            emitter.clamp(slots, of.lower, of.upper)
-        start = builder.add(self._out_at(row), shift)
-        with builder.if_else(self.flags["nontemporal"], likely=False) as (nontemporal, as_usual):
-            with nontemporal:
-                emitter.store(slots, self.out, start, nontemporal=True)
-            with as_usual:
-                emitter.store(slots, self.out, start)
-
-    def _out_at(self, row: Value) -> Value:
-        return self.builder.mul(row, self.of.out_stride)

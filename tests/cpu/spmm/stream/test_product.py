@@ -129,6 +129,25 @@ def test_panels_that_begin_before_the_first_column(
                         assert (whole == 7.0).all()  # nothing beside was written
 
 
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("vectors", [1, 4])
+def test_rows_are_activated_some_at_a_time(vectors: int, pack: bool) -> None:
+    A, rng = matrix(4, (151, 40), 0.2, np.float32), np.random.default_rng(4)
+    bias = rng.uniform(-1, 1, 151).astype(np.float32)
+    epilogue = Epilogue(bias, "gelu", upper=0.5).prepared("spmm", 151, np.dtype(np.float32))
+    B = rng.uniform(-1, 1, (40, 70)).astype(np.float32)
+    for k_block in (17, 40):
+        product = StreamProduct(A, epilogue, StreamVariant(vectors, k_block), pack)
+        check(product, A, B, bias=bias[:, None], activation="gelu", upper=0.5)
+
+
+def test_sums_that_the_second_level_hardly_holds() -> None:
+    rows = kernel.FAR_SUMS // 64 + 70
+    A = matrix(6, (rows, 20), 0.3, np.float32)
+    B = np.random.default_rng(6).uniform(-1, 1, (20, 16)).astype(np.float32)
+    check(StreamProduct(A, BARE, StreamVariant(1, 7)), A, B)
+
+
 def test_a_product_may_be_used_with_one_layout_after_another() -> None:
     A = matrix(9, (20, 33), 0.3, np.float32)
     product = StreamProduct(A, BARE, StreamVariant(2, 33, 1, 2, in_place=True))

@@ -8,8 +8,11 @@ it. Sums wait in a tile; when they are complete, bias, residual and activation f
 to the result. Where a panel's pixels see what is outside of the image, masks put zeros: there is no
 padded copy.
 
-Bound: that of `microkernels`; besides, each entry that kernels see costs a copy to the panel,
-shared by all outputs, and each output a copy of its sums to the result.
+Bound: that of `spmm.stream.microkernels`; besides, each entry that kernels see costs a copy to the
+panel, shared by all outputs, and each output a copy of its sums to the result.
+
+Sources: loops, and the order of rows, as in T. Gale et al., "Sparse GPU Kernels for Deep Learning",
+SC 2020, and E. Elsen et al., "Fast Sparse ConvNets", CVPR 2020.
 """
 
 from __future__ import annotations

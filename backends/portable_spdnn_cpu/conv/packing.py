@@ -12,7 +12,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.spmm.stream.microkernels import chains
+from portable_spdnn_cpu.spmm.stream.microkernels import pairs
 from portable_spdnn_cpu.spmm.stream.packing import pack_rows
 
 # Columns of `PackedConv.blocks`.
@@ -125,7 +125,7 @@ def pack(matrices: Array, sources: Array, vectors: int, block: int, parts: int) 
     vectors : int
         In a row of a panel.
     block : int
-        Rows that a panel has at most.
+        Rows that a panel has at most; it has 512 KiB at most.
     parts : int
     """
     kernel = np.broadcast_to(np.arange(sources.shape[1]), sources.shape).ravel()
@@ -142,7 +142,7 @@ def pack(matrices: Array, sources: Array, vectors: int, block: int, parts: int) 
             own = matrix[part * len(matrix) // parts : (part + 1) * len(matrix) // parts, used]
             packed = pack_rows(
                 sp.csr_array(own), 0, len(own), length, vectors * VECTOR_BYTES,
-                paired=chains(vectors, VECTOR_BYTES) > 1,
+                pairs(vectors, VECTOR_BYTES),
             )  # fmt: skip
             for number in range(packed.first_visit.size - 1):
                 begin = number * length

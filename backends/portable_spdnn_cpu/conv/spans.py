@@ -24,7 +24,7 @@ from portable_spdnn_cpu.jit.vectors import (
 )
 
 Value = Any  # an LLVM value or type; llvmlite has no types
-WORD, LANE, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+WORD, LANE = ir.IntType(64), ir.IntType(32)
 
 
 class VectorEmitter:

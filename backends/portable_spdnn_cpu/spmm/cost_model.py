@@ -2,9 +2,10 @@
 
 The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
 constants are in `costs`. Two thirds of random products took 0.9 to 1.2 times what it says on a Zen
-4; 0.90 to 1.14 times on a Zen 5; 0.84 to 1.22 times on an Intel Xeon, and 0.72 to 1.55 of those
-with up to 300,000 rows; and 0.83 to 1.2 times on a Zen 3 with AVX2, before panels beyond the first
-level were priced by the share that it holds. Choices depend mostly on ratios of what it says.
+4; 0.90 to 1.14 times on a Zen 5, by the stream 0.92 to 1.09 times; 0.84 to 1.22 times on an Intel
+Xeon, and 0.72 to 1.55 of those with up to 300,000 rows; and 0.83 to 1.2 times on a Zen 3 with AVX2,
+before panels beyond the first level were priced by the share that it holds. Choices depend mostly
+on ratios of what it says.
 """
 
 from __future__ import annotations
@@ -134,17 +135,17 @@ def size_of(
     return ProductSize(rows, inner, columns, entries, itemsize, layout, out_fortran, threads)
 
 
-def stream_seconds(size: ProductSize, variant: StreamVariant, packed: bool = True) -> float:
-    """Return what the model says of a variant, in seconds; `packed`: whether A was packed for it.
+def stream_seconds(size: ProductSize, variant: StreamVariant, prepared: bool = True) -> float:
+    """Return what the model says of a variant, in seconds; not prepared, A is not packed.
 
-    Variants that read B in place do not need A packed, and take what they take with it.
+    What the constants have for entries and rows holds for A packed, and for B read in place.
     """
     rows, vectors = max(1, size.rows), size.panel_vectors(variant.in_place)
     blocks_of_k = float(-(-max(1, size.inner) // variant.k_block))
     load = _load(size, variant)
     together = variant.vectors * variant.panels
     by_entry, by_row = COSTS.stream.entry, COSTS.stream.row
-    if not packed:
+    if not (prepared and (variant.in_place or variant.packs(size.inner))):
         by_entry, by_row = by_entry + COSTS.given_entry, by_row + COSTS.given_row
     entry = load + by_entry / variant.vectors
     held = _panel_bytes(size, variant)
@@ -159,7 +160,9 @@ def stream_seconds(size: ProductSize, variant: StreamVariant, packed: bool = Tru
     if size.b_bytes > L2:
         panel = variant.k_block * variant.vectors * BLOCK_BYTES
         moved = COSTS.memory_to_l1 if panel <= COSTS.l1_share * L1 else COSTS.memory_to_l2
-        copy = max(copy, moved * beyond(size.b_bytes) + COSTS.piece / variant.vectors)
+        if variant.vectors < vectors:
+            moved += COSTS.piece / variant.vectors
+        copy = max(copy, moved * beyond(size.b_bytes))
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
     write = COSTS.stream.write_fortran if size.out_fortran else COSTS.stream.write

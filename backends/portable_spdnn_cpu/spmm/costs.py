@@ -1,10 +1,12 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
-does, but for `cycle`, `spmv_entry`, `spmv_row`, `beyond`, `far_piece`, `narrow_load`, `aliased` and
-`mispredicted`; on the Zen 4 the stream's are fitted to shapes of DLMC besides, and on the Intel
-core to products of up to 300,000 rows, with `far_piece`, while `wait` was held. `spmv_entry` and
-`spmv_row` were measured on AMD's processors and fitted on Intel's. `beyond` and `aliased` were
+does, but for `cycle`, `given_entry`, `given_row`, `spmv_entry`, `spmv_row`, `beyond`, `far_piece`,
+`narrow_load`, `aliased` and `mispredicted`; on the Zen 4 the stream's are fitted to shapes of DLMC
+besides, and on the Intel core to products of up to 300,000 rows, with `far_piece`, while `wait` was
+held. Those of the stream, but for the Zen 5's, are of kernels that took one row after the other. On
+the Zen 5 `stream.memory` is of such kernels too, and `piece` was measured by itself. `spmv_entry`
+and `spmv_row` were measured on AMD's processors and fitted on Intel's. `beyond` and `aliased` were
 measured on a Zen 5 alone, with graphs of 40,000 to 200,000 nodes and layers, as its `far_piece`;
 `mispredicted` and `narrow_load`, with graphs of 30,000 to 300,000 nodes, on Intel's alone: others
 have values with which they do not count. On the Zen 5 `dense` is that of large products, and
@@ -71,7 +73,9 @@ class Costs:
         What a panel may take of the first level, as a share of it, before loads take longer:
         weights stream through it too, but a processor that loads ahead hides a few misses.
     given_entry, given_row : float
-        Of the stream, for an entry and a row of A besides, where A is not packed.
+        Of the stream, for an entry and a row of A besides, where A is as given and B is copied.
+        Those of a Zen 5 were measured with 33 products; for the others they are 0, as their
+        constants are of kernels that took as long with A packed.
     start : float
         Of a call of the stream.
     wait : float
@@ -80,7 +84,8 @@ class Costs:
         To write a vector of C where the second level does not hold C, by whole rows.
     memory_to_l1, memory_to_l2, piece : float
         To copy a vector from beyond the second level: to a panel that fits the first, and to a
-        larger one. Besides, for each row of the panel: pieces lie on pages of their own.
+        larger one. Besides, for each row of a panel that is a piece of B's: pieces lie on pages of
+        their own.
     memory_entry : float
         Of an entry of A from beyond the second level, with each panel.
     spmv_entry, spmv_row : float
@@ -153,7 +158,7 @@ ZEN_5 = Costs(
     ),
     l1_share=0.91, given_entry=0.65, given_row=4.1,
     start=5700.0, wait=1.5, write_rows=0.44, memory_to_l1=4.5, memory_to_l2=4.9,
-    piece=0.043, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
+    piece=3.0, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
     narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.6, dense_vector=4.1,
     dense_weight=2.8, memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
 )  # fmt: skip

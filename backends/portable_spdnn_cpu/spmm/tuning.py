@@ -111,12 +111,16 @@ def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
     in_one_block = _variants(size, [max(1, size.inner)])
     whole = min(
         (each for each in in_one_block if not each.in_place),
-        key=lambda variant: stream_seconds(size, variant, packed=False),
+        key=lambda variant: stream_seconds(size, variant, prepared=False),
     )
-    seconds = stream_seconds(size, whole, packed=False)
+    seconds = stream_seconds(size, whole, prepared=False)
     if seconds > 2 * packing_seconds(size, whole):  # else it hardly pays
-        packed = min(stream_variants(size), key=lambda variant: _packed_seconds(size, variant))
-        if _packed_seconds(size, packed) < seconds:
+        packed = min(
+            (each for each in stream_variants(size) if each.packs(size.inner)),
+            key=lambda variant: _packed_seconds(size, variant),
+            default=None,
+        )
+        if packed is not None and _packed_seconds(size, packed) < seconds:
             return packed, True
     return whole, False
 
@@ -128,9 +132,9 @@ def direct_is_faster(size: ProductSize, is_sorted: bool = True) -> bool:
     For the stream A is to be sorted.
     """
     variant, packs = single_variant(size)
-    streamed = stream_seconds(size, variant, packed=False)
-    if packs:
-        streamed = _packed_seconds(size, variant)
+    streamed = (
+        _packed_seconds(size, variant) if packs else stream_seconds(size, variant, prepared=False)
+    )
     streamed = SINGLE_FACTOR * streamed + SINGLE_CALL
     if not is_sorted:
         streamed += SORTED_ENTRY * size.entries
@@ -165,6 +169,7 @@ def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
         for vectors in _panel_widths(size.vectors, size.threads)
         for k_block in k_blocks
         for parts in part_counts
+        if k_block >= size.inner or StreamVariant(vectors, k_block).packs(size.inner)
     ]
     if size.is_read_in_place:
         found += [

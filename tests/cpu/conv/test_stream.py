@@ -14,9 +14,10 @@ from portable_spdnn_cpu.conv import packing, tuning
 from portable_spdnn_cpu.conv.kernel import WIDTHS
 from portable_spdnn_cpu.conv.stream import StreamConv, conv_size
 from portable_spdnn_cpu.conv.tuning import Cut, cuts
+from portable_spdnn_cpu.jit.grouped_loads import GROUP
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.stream.microkernels import PAIR
+from portable_spdnn_cpu.spmm.stream.packing import PAIR
 
 POOL = ThreadPool(2)
 # x, weights, stride, padding, dilation, groups
@@ -74,7 +75,7 @@ def test_packed_weights_are_those_given() -> None:
 
 
 def assert_unpacked(packed: packing.PackedConv, matrices: np.ndarray, parts: int) -> None:
-    """Read the entries back in the order of the microkernel, and compare."""
+    """Read the entries back in their order, and compare."""
     groups, outputs, _ = matrices.shape
     found = np.zeros_like(matrices)
     assert 4 not in packed.sources
@@ -101,6 +102,9 @@ def assert_unpacked(packed: packing.PackedConv, matrices: np.ndarray, parts: int
                     entry += 1
                 visit += together
     np.testing.assert_array_equal(found, matrices)
+    assert packed.values.size == np.count_nonzero(matrices) + groups * parts * GROUP
+    if parts == 1:  # most outputs have as many entries in a block as another one
+        assert (packed.visits[:, 1] >= PAIR).any()
     # The first block of a part begins the sums of all of its outputs.
     for task in range(groups * parts):
         visit, last_visit = packed.blocks[packed.ranges[task], 2:4]

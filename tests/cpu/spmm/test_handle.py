@@ -181,6 +181,33 @@ def test_a_single_product_packs_what_is_much_work() -> None:
     assert variant in tuning.stream_variants(size(columns=3136, entries=78000))
 
 
+@pytest.mark.parametrize("layout", [Layout.ALIGNED, Layout.UNALIGNED])
+@pytest.mark.parametrize("inner", [700, 9_000, 60_000])
+def test_variants_are_what_runs(inner: int, layout: Layout) -> None:
+    for entries in (20 * 512, 200 * 512):
+        given = size(inner=inner, entries=entries, layout=layout, columns=512)
+        for variant in tuning.all_variants(given):
+            # Blocks of columns take weights that are packed, for which a panel may be too large.
+            assert variant.packs(inner) or variant.k_block >= inner
+        chosen, packs = tuning.single_variant(given)
+        assert chosen.packs(inner) or not packs
+
+
+def test_weights_as_given_take_longer_where_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted = dataclasses.replace(cost_model.COSTS, given_entry=0.65, given_row=4.1)
+    monkeypatch.setattr(cost_model, "COSTS", fitted)
+    whole, in_place = StreamVariant(4, 512), StreamVariant(4, 512, in_place=True)
+    given, wide = size(layout=Layout.ALIGNED), size(inner=9_000)
+    seconds = stream_seconds(given, whole)
+    assert seconds < stream_seconds(given, whole, prepared=False) < 1.5 * seconds
+    assert stream_seconds(given, in_place) < stream_seconds(given, in_place, prepared=False)
+    # A panel that is too large for weights to be packed.
+    whole = StreamVariant(4, 9_000)
+    assert stream_seconds(wide, whole) == stream_seconds(wide, whole, prepared=False)
+
+
 def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
     trials: list[float] = []
 

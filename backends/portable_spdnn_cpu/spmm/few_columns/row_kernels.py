@@ -79,12 +79,12 @@ class RowsProduct(Operands):
             builder.store(self.load(self.row_kind, partial), self.sums[0])
         first = builder.load(self.entry)
         together = 2 * ENTRIES
-        even = self.add(first, builder.and_(count, self.number(-together)))
+        whole = self.add(first, builder.and_(count, self.number(-together)))
         end = self.add(first, count)
-        with loop(builder, first, even, self.number(together), unrolls=False) as entry:
+        with loop(builder, first, whole, self.number(together), unrolls=False) as entry:
             self._add_entries(entry, 2)
-        with builder.if_then(builder.icmp_unsigned("<", even, end)):
-            self._add_entries(even, 1)
+        with builder.if_then(builder.icmp_unsigned("<", whole, end)):
+            self._add_entries(whole, 1)
         builder.store(end, self.entry)
         total = self.sum_of(self.sums)
         with builder.if_else(self.flags["ends"]) as (finish, keep):

@@ -4,8 +4,9 @@ The arrays, where a visit is a row in a block of columns and a word ENTRIES entr
 
     values   (words, ENTRIES)        of A; 0 beyond the entries of a row
     places   (words, ENTRIES)        rows of B in the block, in units of 8 bytes, uint16
-    starts, first_words              the first visit, and word, of each block of each part
-    rows, words  (visits)            the row of C, and how many words it has
+    starts, first_entries            the first visit, and entry, of each block of each part
+    visits                           the row of C, plus 2^32 times its entries in the block, those
+                                     included that fill up its last word
     bias     (rows of A)
 """
 
@@ -94,7 +95,6 @@ def pack_rows(
     fill_rows(A.indices, A.data, ends, rows, block_of, block_rows, scale, before, values, places)
     arrays = {
         "values": values, "places": places, "starts": np.array(starts, np.int64),
-        # A row, and in the upper half how many entries it has in the block.
         "visits": rows + (ENTRIES * words << 32),
         "first_entries": ENTRIES * before[starts].astype(np.int64), "bias": bias, "bounds": bounds,
     }  # fmt: skip

@@ -48,8 +48,8 @@ WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
     WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, FIRST_PART,
 ) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
 # Words of each part, from FIRST_PART on: its rows, how many blocks they have, and the arrays of
-# `packing.StreamPart`. Where A is not packed there are 0 blocks, and VISITS, OFFSETS and VALUES are
-# its indptr, indices and data.
+# `packing.StreamPart`. Where A is not packed there is one, and VISITS, OFFSETS and VALUES are A's
+# indptr, indices and data.
 (
     BEGIN, END, BLOCKS, VISITS, FIRST_VISIT, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS,
 ) = range(9)  # fmt: skip

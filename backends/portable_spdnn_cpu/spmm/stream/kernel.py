@@ -71,15 +71,15 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.microkernels import PAIR
+from portable_spdnn_cpu.spmm.stream.packing import PAIR
 from portable_spdnn_cpu.spmm.stream.panels import copy_panel
 from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 # Bytes of sums between blocks beyond which the sums of the rows that come next, and in the last
 # block their rows of C, are prefetched: rows of a block come in the order of their counts, which no
-# processor predicts. 2,048 rows take four fifths of the time on a Zen 3 so; 256 would take a
-# twentieth more.
+# processor predicts. When it was one row, 2,048 rows took four fifths of the time on a Zen 3 so;
+# 256 would have taken a twentieth more.
 FAR_SUMS = cache_bytes(2) // 4
 ACTIVATED_ROWS = 32  # written, and then activated, before those that follow
 
@@ -123,7 +123,7 @@ def multiply_panels(
     columns: int,
     vectors: tuple[int, ...],
     dtype: Any,
-    packed: tuple[int, ...],
+    packs: tuple[int, ...],
     skips: tuple[int, ...],
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
@@ -132,14 +132,15 @@ def multiply_panels(
     is partly filled. There are several where B is read in place: then rows are the outer loop, so
     that a row's entries serve one panel after the other from the first-level cache, its count is
     predicted but for the first, and C is written in long pieces. Columns before 0 are fewer than a
-    vector has, and not stored; there are none where `skips` is empty.
+    vector has, and not stored; there are none where `skips` is empty. Where `packs` is, A is as it
+    was given.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     width = len(vectors) * (BLOCK_BYTES // itemsize)
     skipped = max(0, -column)
     panels, stored = max(1, columns // width), min(columns, width)  # how many, and of each
     begin, end = words[part + BEGIN], words[part + END]
-    is_packed = words[part + BLOCKS] > 0
+    is_packed = len(packs) > 0
     visits = array_at(words[part + VISITS], LENGTH, np.int32)
     first_visit = array_at(words[part + FIRST_VISIT], LENGTH, np.int64)
     first_entry = array_at(words[part + FIRST_ENTRY], LENGTH, np.int64)
@@ -175,7 +176,7 @@ def multiply_panels(
     nontemporal = size >= NONTEMPORAL_BYTES and is_aligned and code <= RELU
     is_wide = row_bytes >= PREFETCH_ROW_BYTES
     prefetches = size > PREFETCH_BYTES and (is_wide or sums_are_far) and not nontemporal
-    last = max(0, words[part + BLOCKS] - 1)
+    last = words[part + BLOCKS] - 1
     for block in range(last + 1):
         if not words[IN_PLACE]:
             first = block * words[K_BLOCK]
@@ -187,14 +188,14 @@ def multiply_panels(
         later = begun or block > 0
         if block < last:
             sum_rows(
-                packed, vectors, BLOCK_BYTES, dtype, words[part + VISITS], top, bottom, offsets,
+                packs, vectors, BLOCK_BYTES, dtype, words[part + VISITS], top, bottom, offsets,
                 values, entry, panel, tile, later, sums_are_far,
             )  # fmt: skip
             continue
         while top < bottom:
             stop = bottom if code <= RELU else min(top + ACTIVATED_ROWS, bottom)
             stop = finish_rows(
-                packed, vectors, skips, dtype, words[part + VISITS], top, stop, offsets, values,
+                packs, vectors, skips, dtype, words[part + VISITS], top, stop, offsets, values,
                 entry, panel, stride, panels, stored, skipped, tile, later, sums_are_far, out,
                 out_stride, words[BIAS], residual, residual_stride, bounded, lower, upper,
                 nontemporal, prefetches,

@@ -13,21 +13,18 @@ from portable_spdnn_cpu.jit.flags import Flags
 from portable_spdnn_cpu.jit.grouped_loads import split_numbers
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import hidden, loop
-from portable_spdnn_cpu.spmm.stream.microkernels import (
-    PAIR,
-    WORD,
-    RowsEmitter,
-    Value,
-    chains,
-)
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.stream.microkernels import WORD, RowsEmitter, Value, pairs
+from portable_spdnn_cpu.spmm.stream.packing import PAIR
 
 INT16, INT32 = ir.IntType(16), ir.IntType(32)
 
 
 class Visit(NamedTuple):
-    """One row that is visited, or two: their numbers, first entry, and how many entries each has.
+    """One row, or a pair: their numbers, first entry, and how many entries each has.
 
-    `following` emits, and returns, the numbers of two rows that come next.
+    `emitter` is that of their sums; `following` emits, and returns, the numbers of two rows that
+    come next.
     """
 
     emitter: RowsEmitter
@@ -38,43 +35,54 @@ class Visit(NamedTuple):
 
 
 class RowsLoop:
-    """Emits loops over rows. `of`: what the function is given, by name."""
+    """Emits a loop over rows.
+
+    Parameters
+    ----------
+    builder
+        llvmlite's, at the beginning of the function.
+    vectors, vector_bytes : int
+        As `RowsEmitter` has them.
+    element
+        Numba's type of values.
+    given : SimpleNamespace
+        The function's arguments, LLVM values, by the names that `row_loops` gives them.
+    """
 
     def __init__(
-        self, builder: Any, vectors: int, vector_bytes: int, element: Any, of: SimpleNamespace
+        self, builder: Any, vectors: int, vector_bytes: int, element: Any, given: SimpleNamespace
     ) -> None:
-        self.builder, self.vectors, self.vector_bytes, self.of = builder, vectors, vector_bytes, of
+        self.builder, self.given = builder, given
+        self.vectors, self.vector_bytes = vectors, vector_bytes
         self.scalar = ir.FloatType() if element.bitwidth == 32 else ir.DoubleType()
         self.width = WORD(vectors * vector_bytes // (element.bitwidth // 8))
-        self.values, self.panel, self.sums = (
-            self._pointer(self.scalar, address) for address in (of.values, of.panel, of.sums)
-        )
-        self.flags = Flags(builder, self.conditions())
+        addresses = given.values, given.panel, given.sums
+        self.values, self.panel, self.sums = map(self._values_at, addresses)
+        self.flags = Flags(builder, self._conditions())
 
-    def conditions(self) -> dict[str, Value]:
+    def _conditions(self) -> dict[str, Value]:
         """Return the flags' conditions, by name."""
-        return {"later": self.of.later, "far": self.of.far}
+        return {"later": self.given.later, "far": self.given.far}
 
-    def each_packed(self, stop: Value, emit: Callable[[Visit], None]) -> Value:
+    def each_packed(self, emit: Callable[[Visit], None]) -> Value:
         """Emit a loop over rows of a block, two at a time where they are a pair; return its end."""
-        builder, of = self.builder, self.of
+        builder, given = self.builder, self.given
         visit, entry = cgutils.alloca_once(builder, WORD), cgutils.alloca_once(builder, WORD)
-        builder.store(of.top, visit)
-        builder.store(of.entry, entry)
+        builder.store(given.top, visit)
+        builder.store(given.entry, entry)
         test, body, after = (
             builder.append_basic_block(f"{name}_rows") for name in ("test", "some", "after")
         )
         builder.branch(test)
         builder.position_at_end(test)
         at, first = builder.load(visit), builder.load(entry)
-        builder.cbranch(builder.icmp_signed("<", at, stop), body, after)
+        builder.cbranch(builder.icmp_signed("<", at, given.stop), body, after)
         builder.position_at_end(body)
         row, count = self._visit(at, 0)
-        pair = builder.and_(count, WORD(PAIR))
 
         def emit_rows(rows: int) -> None:
             entries = builder.xor(count, WORD(PAIR)) if rows == 2 else count
-            emitter = self.emitter(rows)
+            emitter = self._emitter(rows)
             numbers = [row, *(self._visit(at, each)[0] for each in range(1, rows))]
 
             def following() -> list[Value]:
@@ -84,9 +92,10 @@ class RowsLoop:
             builder.store(builder.add(at, WORD(rows)), visit)
             builder.store(builder.add(first, builder.mul(entries, WORD(rows))), entry)
 
-        if chains(self.vectors, self.vector_bytes) == 1:
+        if not pairs(self.vectors, self.vector_bytes):
             emit_rows(1)
         else:
+            pair = builder.and_(count, WORD(PAIR))
             is_pair = builder.icmp_signed("!=", pair, WORD(0))
             with builder.if_else(is_pair, likely=True) as (two, one):
                 with two:
@@ -110,13 +119,13 @@ class RowsLoop:
         emitter = visit.emitter
         starts = [self._sums_at(row) for row in visit.rows]
         emitter.begin(self.sums, starts, self.flags["later"])
-        offsets = self._pointer(INT16, self.of.offsets)
+        offsets = self._pointer(INT16, self.given.offsets)
         emitter.add_packed(self.panel, offsets, self.values, visit.entry, visit.count)
         return emitter.join()
 
     def _visit(self, visit: Value, distance: int) -> tuple[Value, Value]:
         """Return the row and the number of entries of a visit, by one load."""
-        visits = self._pointer(WORD, self.of.visits)
+        visits = self._pointer(WORD, self.given.visits)
         at = self.builder.gep(visits, [self.builder.add(visit, WORD(distance))])
         word = hidden(self.builder, self.builder.load(at, align=4))  # else it would be two loads
         row, count = split_numbers(self.builder, word, 32)
@@ -127,42 +136,47 @@ class RowsLoop:
 
     def _prefetch(self, data: Value, position: Value) -> None:
         """Emit that a row of a panel, to be written, is prefetched."""
-        emitter = self.emitter()
+        emitter = self._emitter()
         for number in range(self.vectors):
             prefetch_line(self.builder, emitter.at(data, position, number), written=True)
 
-    def emitter(self, rows: int = 1) -> RowsEmitter:
+    def _emitter(self, rows: int = 1) -> RowsEmitter:
         """Return what emits the sums of one row, or of two."""
         return RowsEmitter(self.builder, self.vectors, self.scalar, rows, self.vector_bytes)
+
+    def _values_at(self, address: Value) -> Value:
+        return self._pointer(self.scalar, address)
 
     def _pointer(self, kind: Value, address: Value) -> Value:
         return self.builder.inttoptr(address, kind.as_pointer())
 
 
 class FinishedRowsLoop(RowsLoop):
-    """Emits loops over rows that are written to C."""
+    """Emits a loop over rows that are written to C, in vectors of 64 bytes.
 
-    skips: bool  # whether the first panel may begin before column 0
+    `skips`: whether the first panel may begin before column 0. The others are as `RowsLoop` has
+    them.
+    """
 
     def __init__(
-        self, builder: Any, vectors: int, vector_bytes: int, element: Any, of: SimpleNamespace
+        self, builder: Any, vectors: int, element: Any, given: SimpleNamespace, skips: bool
     ) -> None:
-        super().__init__(builder, vectors, vector_bytes, element, of)
-        self.out, self.bias, self.residual = (
-            self._pointer(self.scalar, address) for address in (of.out, of.bias, of.residual)
-        )
+        self.skips = skips
+        super().__init__(builder, vectors, BLOCK_BYTES, element, given)
+        addresses = given.out, given.bias, given.residual
+        self.out, self.bias, self.residual = map(self._values_at, addresses)
 
-    def conditions(self) -> dict[str, Value]:
+    def _conditions(self) -> dict[str, Value]:
         """Return the flags' conditions, by name."""
-        builder, of = self.builder, self.of
-        return super().conditions() | {
-            "has_bias": builder.icmp_signed("!=", of.bias, WORD(0)),
-            "has_residual": builder.icmp_signed("!=", of.residual, WORD(0)),
-            "bounded": of.bounded,
-            "nontemporal": of.nontemporal,
-            "prefetches": of.prefetches,
-            "any_far": builder.or_(of.far, of.prefetches),
-            "whole": builder.icmp_signed(">=", of.columns, self.width),
+        builder, given = self.builder, self.given
+        return super()._conditions() | {
+            "has_bias": builder.icmp_signed("!=", given.bias, WORD(0)),
+            "has_residual": builder.icmp_signed("!=", given.residual, WORD(0)),
+            "bounded": given.bounded,
+            "nontemporal": given.nontemporal,
+            "prefetches": given.prefetches,
+            "any_far": builder.or_(given.far, given.prefetches),
+            "whole": builder.icmp_signed(">=", given.columns, self.width),
         }
 
     def finish_packed(self, visit: Visit) -> None:
@@ -176,51 +190,51 @@ class FinishedRowsLoop(RowsLoop):
                 with builder.if_then(self.flags[is_far]):
                     for row in following:
                         self._prefetch(data, at(row))
-        self._limit(visit.emitter, self.of.skipped, reads_b=False)
+        self._limit(visit.emitter, self.given.skipped, reads_b=False)
         for row, slots in zip(visit.rows, self.add_packed(visit), strict=True):
             self._write(visit.emitter, slots, row, WORD(0))
 
     def each_as_given(self) -> None:
         """Emit a loop over rows of weights as they are given, each of which meets all panels."""
-        builder, of = self.builder, self.of
-        indices, indptr = self._pointer(INT32, of.offsets), self._pointer(WORD, of.visits)
-        with loop(builder, of.top, of.stop, WORD(1)) as row:
+        builder, given = self.builder, self.given
+        indices, indptr = self._pointer(INT32, given.offsets), self._pointer(WORD, given.visits)
+        with loop(builder, given.top, given.stop, WORD(1)) as row:
             after = builder.add(row, WORD(1))
             with builder.if_then(self.flags["prefetches"], likely=False):
-                start = self._out_at(after)  # beyond the last row it does no harm
-                with loop(builder, WORD(0), of.panels, WORD(1)) as panel:
+                is_there = builder.icmp_signed("<", after, given.stop)
+                start = self._out_at(builder.select(is_there, after, row))
+                with loop(builder, WORD(0), given.panels, WORD(1)) as panel:
                     shift = builder.mul(panel, self.width)
                     self._prefetch(self.out, builder.add(start, shift))
             first, stop = (builder.load(builder.gep(indptr, [each])) for each in (row, after))
-            with loop(builder, WORD(0), of.panels, WORD(1)) as panel:
-                emitter = self.emitter()
+            with loop(builder, WORD(0), given.panels, WORD(1)) as panel:
+                emitter = self._emitter()
                 is_first = builder.icmp_signed("==", panel, WORD(0))
-                skipped = builder.select(is_first, of.skipped, WORD(0))
+                skipped = builder.select(is_first, given.skipped, WORD(0))
                 self._limit(emitter, skipped, reads_b=True)
                 emitter.begin(self.sums, [self._sums_at(row)], self.flags["later"])
                 shift = builder.mul(panel, self.width)
                 columns = builder.gep(self.panel, [shift])
-                emitter.add_as_given(columns, of.stride, indices, self.values, first, stop)
+                emitter.add_as_given(columns, given.stride, indices, self.values, first, stop)
                 [slots] = emitter.join()
                 self._write(emitter, slots, row, shift)
 
     def _limit(self, emitter: RowsEmitter, skipped: Value, reads_b: bool) -> None:
         """Emit which lanes are there."""
-        emitter.limit(self.of.columns)
-        emitter.whole = self.flags["whole"]
+        emitter.limit(self.given.columns, self.flags["whole"])
         if self.skips:
             emitter.skip(skipped, reads_b)
 
     def _write(self, emitter: RowsEmitter, slots: list[Value], row: Value, shift: Value) -> None:
         """Emit that the sums of a row are finished and written, `shift` items behind `out`."""
-        builder, of = self.builder, self.of
+        builder, given = self.builder, self.given
         with builder.if_then(self.flags["has_bias"]):
             emitter.add_bias(slots, builder.load(builder.gep(self.bias, [row])))
         with builder.if_then(self.flags["has_residual"], likely=False):
-            start = builder.add(builder.mul(row, of.residual_stride), shift)
+            start = builder.add(builder.mul(row, given.residual_stride), shift)
             emitter.add_residual(slots, self.residual, start)
         with builder.if_then(self.flags["bounded"]):
-            emitter.clamp(slots, of.lower, of.upper)
+            emitter.clamp(slots, given.lower, given.upper)
         start = builder.add(self._out_at(row), shift)
         with builder.if_else(self.flags["nontemporal"], likely=False) as (nontemporal, as_usual):
             with nontemporal:
@@ -229,4 +243,4 @@ class FinishedRowsLoop(RowsLoop):
                 emitter.store(slots, self.out, start)
 
     def _out_at(self, row: Value) -> Value:
-        return self.builder.mul(row, self.of.out_stride)
+        return self.builder.mul(row, self.given.out_stride)

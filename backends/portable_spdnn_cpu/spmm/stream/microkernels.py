@@ -6,10 +6,12 @@ vector of the panel one multiply-add whose operand is loaded from the first-leve
 in groups of four (`jit.grouped_loads`): one load brings four offsets of 16 bits, or two those of 32
 bits, and one four values, which shuffles spread.
 
-Multiply-adds of one sum wait for each other, four cycles each, of which a core begins two in a
-cycle. So two rows of as many entries are a pair, whose entries come by turns, and a row by itself
-has two sums for each vector; in narrow panels there are four in a group. Offsets are loaded a group
-ahead: on a Zen 5 an entry of four vectors takes 2.5 cycles so, and 2.8 without.
+Multiply-adds of one sum wait for each other, four cycles each, while a core begins two in a cycle.
+So entries are added by turns to several sums of a vector, as many as `chains` says: to those of two
+rows that have as many entries, a pair, or to more than one of the same row, which are joined at its
+end. Offsets of packed rows are loaded a group ahead: on a Zen 5 an entry of four vectors takes 2.5
+cycles so, and 2.8 without. What a row has beyond whole groups is loaded like a group where it is
+packed, and one by one where it is as given.
 
 Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each; where
 shuffles share a port with multiply-adds, as in Intel's cores with AVX-512, v + 1 operations of two
@@ -50,19 +52,21 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 # that is spread and, where a processor has no operands in memory, for what is loaded.
 MAX_VECTORS = min(8, (VECTOR_REGISTERS - 4) * VECTOR_BYTES // BLOCK_BYTES)
 OFFSET_UNIT = 8  # bytes; x86 addresses scale an index by 8 at no cost
-# What the number of entries of a packed row has besides where those of the row that follows, as
-# many, come by turns with its own.
-PAIR = 1 << 30
 WORD = ir.IntType(64)
 Value = Any  # an LLVM value; llvmlite has no types
 
 
 def chains(vectors: int, vector_bytes: int = BLOCK_BYTES) -> int:
-    """Return how many sums of a vector take entries by turns: 1, 2 or 4."""
+    """Return how many sums of a vector take entries by turns: 1, 2 or 4; fewer in wider panels."""
     registers = vectors * vector_bytes // VECTOR_BYTES
     if registers <= 2:
         return 4
     return 2 if 2 * registers <= VECTOR_REGISTERS - 4 else 1
+
+
+def pairs(vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
+    """Whether kernels for panels of so many vectors, and of fewer, take rows by pairs."""
+    return chains(vectors, vector_bytes) > 1
 
 
 @intrinsic
@@ -80,7 +84,8 @@ def copy_row(
         make = context.make_array
         target, origin = (make(sig.args[n])(context, builder, args[n]).data for n in (1, 3))
         row = RowsEmitter(builder, width, target.type.pointee)
-        row.limit(args[5])
+        items = WORD(width * row.vector.count)
+        row.limit(args[5], builder.icmp_signed(">=", args[5], items))
         for number in range(width):
             value = row.load(row.at(origin, args[4], number), number == width - 1)
             builder.store(value, row.at(target, args[2], number), align=row.itemsize)
@@ -98,12 +103,14 @@ class RowsEmitter:
     ----------
     builder
         llvmlite's.
-    vectors, vector_bytes : int
-        Those of the panel: registers, or several where these are shorter.
+    vectors : int
+        Of a row of the panel.
     scalar
         The LLVM type of values.
     rows : int
         1 or 2.
+    vector_bytes : int
+        Of a vector: a register, or several where these are shorter.
     """
 
     def __init__(
@@ -123,11 +130,10 @@ class RowsEmitter:
         self.masks: dict[int, Value] = {}  # by vector: the lanes that alone are summed
         self.first_mask: Value | None = None  # of lanes of the first vector, where some are skipped
 
-    def limit(self, columns: Value) -> None:
-        """Find how many lanes of the last vector are there, and whether that is all of them."""
-        builder, lanes = self.builder, self.vector.count
-        self.left = builder.sub(columns, WORD((self.vectors - 1) * lanes))
-        self.whole = builder.icmp_signed(">=", self.left, WORD(lanes))
+    def limit(self, columns: Value, whole: Value) -> None:
+        """Set how many lanes of the last vector are there, and whether that is all of them."""
+        before = WORD((self.vectors - 1) * self.vector.count)
+        self.left, self.whole = self.builder.sub(columns, before), whole
 
     def skip(self, skipped: Value, reads_b: bool) -> None:
         """Find which lanes of the first vector are stored, and whether it begins with the first.
@@ -187,7 +193,7 @@ class RowsEmitter:
                 self._add(panel, factors[number], builder.mul(group[number], scale), number)
         left = builder.and_(entries, WORD(GROUP - 1))
         with ExitStack() as stack:
-            for number in range(0, GROUP - 1, step):
+            for number in range(0, GROUP - step, step):
                 is_there = builder.icmp_unsigned(">", left, WORD(number))
                 stack.enter_context(builder.if_then(is_there))
                 if number == 0:

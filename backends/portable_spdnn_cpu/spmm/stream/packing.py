@@ -4,7 +4,8 @@ A part of the rows is cut into blocks of columns, so that a block's rows of B, a
 stay in a cache. Within a block rows are ordered by their number of entries: the loop over entries
 then runs as often as it did for the row before, and its end is predicted. Where there is one block,
 and a row of C is written as soon as it is summed, rows are ordered so within WINDOW of them, which
-lie near each other in C.
+lie near each other in C. Two rows that follow each other with as many entries may be a pair, whose
+entries are stored by turns.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import scipy.sparse as sp
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.grouped_loads import GROUP
-from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT, PAIR
+from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT
 
 WINDOW = 64  # rows
+# Added to the number of entries of a row where the next row has as many, and both are stored by
+# turns.
+PAIR = 1 << 30
 
 
 class StreamPart(NamedTuple):
@@ -27,8 +31,8 @@ class StreamPart(NamedTuple):
     Attributes
     ----------
     visits : ndarray of int32, shape (visits + 2, 2)
-        Of each block after the other: a row of A, and how many entries it has there, plus PAIR
-        where those of the row that follows, as many, come by turns with its own. The first block
+        Of each block after the other: a row of A, and how many entries it has there, plus PAIR for
+        the first row of a pair. The first block
         and the last have all rows, those between only such as have entries. The last one is there
         three times: what is prefetched is looked up ahead.
     first_visit, first_entry : ndarray of int64, shape (blocks + 1,)
@@ -64,7 +68,7 @@ def pack_rows(
     row_bytes : int
         Of a row of the panels that offsets are for.
     paired : bool
-        Whether two rows that follow each other with as many entries are a pair.
+        Whether there are pairs: `microkernels.pairs` of the panel.
     """
     blocks = max(1, -(-A.shape[1] // k_block))
     first, stop = (int(A.indptr[row]) for row in (begin, end))
@@ -79,7 +83,7 @@ def pack_rows(
         indptr, indices, k_block, begin, first_visit, blocks_met, order, counts, begins
     )
     found = order[:used], counts[:used], begins[:used]
-    visits, begins = np.empty((used + 2, 2), np.int32), np.empty(used, np.int64)
+    visits, begins = np.zeros((used + 2, 2), np.int32), np.empty(used, np.int64)
     groups, group_starts = blocks_met[:used], first_visit
     if blocks == 1:
         groups = np.arange(used, dtype=np.int32) // WINDOW
@@ -90,7 +94,7 @@ def pack_rows(
         indices, data, k_block, unit, paired, first_visit, visits, begins, first_entry, offsets,
         values,
     )  # fmt: skip
-    visits[used:] = visits[used - 1]
+    visits[used:] = visits[used - 1 : used]
     return StreamPart(visits, first_visit, first_entry, offsets, values)
 
 
@@ -146,7 +150,7 @@ def find_rows(
 
 @kernel
 def order_rows(
-    starts_of_groups: Array,
+    group_starts: Array,
     groups: Array,
     found: tuple[Array, Array, Array],
     visits: Array,
@@ -167,7 +171,7 @@ def order_rows(
         at = starts[found_counts[place]]
         starts[found_counts[place]] += 1
         by_length[at] = place
-    following = starts_of_groups.copy()
+    following = group_starts.copy()
     for taken in by_length:
         at = following[groups[taken]]
         following[groups[taken]] += 1

@@ -21,7 +21,7 @@ from portable_spdnn_cpu.machine.spinning import job_failed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.row_parts import divide
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
-from portable_spdnn_cpu.spmm.stream.microkernels import chains
+from portable_spdnn_cpu.spmm.stream.microkernels import pairs
 from portable_spdnn_cpu.spmm.stream.packing import BEGUN, may_be_packed, pack_rows
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
@@ -58,6 +58,14 @@ class StreamVariant(NamedTuple):
     panels: int = 1
     in_place: bool = False
 
+    def packs(self, inner: int) -> bool:
+        """Whether A, of so many columns, is brought into an order of its own.
+
+        Else it stays as it is, in one block: where panels are read in place, or are too large.
+        """
+        rows = min(self.k_block, inner)
+        return not self.in_place and may_be_packed(rows * self.vectors * BLOCK_BYTES)
+
 
 class _Call(NamedTuple):
     """What calls share, one after the other, whose arrays have the same shapes and strides.
@@ -84,8 +92,8 @@ class StreamProduct:
         Its bias is None, or an array of A's type with an entry for each row.
     variant : StreamVariant
     pack : bool
-        Whether to bring A into the kernel's order, or to copy it where the variant has it in the
-        order that it has; otherwise it is used as it is, in one block, and is not to be changed.
+        Whether A is packed where the variant packs it, and else copied. Otherwise it is used as it
+        is, in one block, and is not to be changed.
     """
 
     def __init__(
@@ -101,12 +109,9 @@ class StreamProduct:
         words = np.zeros(job_words.FIRST_PART + job_words.PART_WORDS * variant.parts, np.int64)
         words[job_words.PARTS] = variant.parts
         words[job_words.K] = self.shape[1]
-        self.k_block = min(variant.k_block, self.shape[1]) if pack else self.shape[1]
-        self.k_block = max(1, self.k_block)
-        row_bytes = variant.vectors * BLOCK_BYTES
-        packs = pack and not variant.in_place and may_be_packed(self.k_block * row_bytes)
-        if not packs:
-            self.k_block = max(1, self.shape[1])
+        inner = max(1, self.shape[1])
+        self._is_packed = pack and variant.packs(inner)
+        self.k_block = min(variant.k_block, inner) if self._is_packed else inner
         words[job_words.K_BLOCK] = self.k_block
         self.width = variant.vectors * BLOCK_BYTES // self.dtype.itemsize
         words[job_words.WIDTH] = self.width
@@ -117,12 +122,12 @@ class StreamProduct:
         words[job_words.ACTIVATION] = code
         words[job_words.LOWER : job_words.UPPER + 1].view(np.float64)[:] = limits
         words[job_words.BOUNDED] = any(map(math.isfinite, limits))
-        self.blocks = -(-max(1, self.shape[1]) // self.k_block)
+        self.blocks = -(-inner // self.k_block)
         table = words[job_words.FIRST_PART :].reshape(variant.parts, job_words.PART_WORDS)
         arrays: tuple[Array, ...]
-        if packs:
+        if self._is_packed:
+            row_bytes, paired = variant.vectors * BLOCK_BYTES, pairs(variant.vectors)
             for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
-                paired = chains(variant.vectors) > 1
                 arrays = pack_rows(A, begin, end, self.k_block, row_bytes, paired)
                 words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
         else:
@@ -131,8 +136,7 @@ class StreamProduct:
             arrays = tuple(in_order(array).astype(kind, copy=pack) for array, kind in kinds)
             indptr, columns, values = map(self._address, arrays)
             for part, words_of_part in enumerate(table):
-                words_of_part[:] = *bounds[part : part + 2], 0, indptr, 0, 0, columns, values
-        self._is_packed = packs
+                words_of_part[:] = *bounds[part : part + 2], 1, indptr, 0, 0, columns, values
         self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
         self.words = words
 

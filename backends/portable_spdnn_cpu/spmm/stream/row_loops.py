@@ -14,21 +14,20 @@ from llvmlite import ir
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.loop_emitters import FinishedRowsLoop, RowsLoop
 from portable_spdnn_cpu.spmm.stream.microkernels import WORD, Value
 
 
 @intrinsic
 def sum_rows(
-    typingctx: Any, packed: Any, vectors: Any, vector_bytes: Any, dtype: Any, visits: Any, top: Any,
-    bottom: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
+    typingctx: Any, packs: Any, vectors: Any, vector_bytes: Any, dtype: Any, visits: Any, top: Any,
+    stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
 ) -> Emission:  # fmt: skip
     """Add the entries of packed rows in a block, times a panel, to the sums of these rows.
 
     Parameters
     ----------
-    packed : tuple
+    packs : tuple
         Where it is empty nothing is emitted.
     vectors : tuple
         Its length is the panel's width in vectors. Numba compiles for each type of argument, and a
@@ -37,10 +36,10 @@ def sum_rows(
         Of a vector: a register, or several.
     dtype : type
         Of values.
-    visits, offsets, values : int
-        Addresses of what `packing.StreamPart` has.
-    top, bottom, entry : int
-        Which visits, and the number of their first entry.
+    visits, top, stop : int
+        Address of those that `packing.StreamPart` has, and which of them are meant.
+    offsets, values, entry : int
+        Addresses of what it has, and the number of the first entry.
     panel, sums : int
         Addresses of columns of B, a row after the other, and of the sums of row 0, likewise;
         aligned on vectors, and read and written in whole ones.
@@ -52,18 +51,19 @@ def sum_rows(
     if not isinstance(vector_bytes, types.IntegerLiteral):
         return None  # type: ignore[return-value]  # Numba asks again with constants
     word, bit = types.intp, types.boolean
-    signature = types.void(packed, vectors, vector_bytes, dtype, *[word] * 8, bit, bit)
+    signature = types.void(packs, vectors, vector_bytes, dtype, *[word] * 8, bit, bit)
     names = (
-        "visits", "top", "bottom", "offsets", "values", "entry", "panel", "sums", "later", "far",
+        "visits", "top", "stop", "offsets", "values", "entry", "panel", "sums", "later", "far",
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if len(packed):
+        if len(packs):
             given = dict(zip(names, args[4:], strict=True))
 
-            def emit(inner: Any, of: SimpleNamespace) -> None:
-                rows = RowsLoop(inner, len(vectors), vector_bytes.literal_value, dtype.dtype, of)
-                rows.each_packed(of.bottom, rows.sum)
+            def emit(inner: Any, arguments: SimpleNamespace) -> None:
+                size = vector_bytes.literal_value
+                rows = RowsLoop(inner, len(vectors), size, dtype.dtype, arguments)
+                rows.each_packed(rows.sum)
                 inner.ret_void()
 
             _call_apart(builder, "sum_rows", ir.VoidType(), given, emit)
@@ -74,7 +74,7 @@ def sum_rows(
 
 @intrinsic
 def finish_rows(
-    typingctx: Any, packed: Any, vectors: Any, skips: Any, dtype: Any, visits: Any, top: Any,
+    typingctx: Any, packs: Any, vectors: Any, skips: Any, dtype: Any, visits: Any, top: Any,
     stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, stride: Any, panels: Any,
     columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any, out_stride: Any,
     bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any, upper: Any,
@@ -86,21 +86,23 @@ def finish_rows(
 
     Parameters
     ----------
-    packed : tuple
+    packs : tuple
         Empty where weights are as they are given: then `visits`, `offsets` and `values` are the
         addresses of A's indptr of int64, indices of int32 and data, rows are visited by their
         numbers, and `entry` is of no account.
     vectors, dtype, visits, top, offsets, values, entry, panel, sums, later, far
-        As `sum_rows` has them.
+        As `sum_rows` has them. Of rows as given `far` is of no account.
+    skips : tuple
+        Where it is empty `skipped` is 0, and no code is emitted for it.
     stop : int
         The visit before which to stop.
     stride, panels : int
         Items from a row of the panel to the next, and how many panels, which lie beside each other,
-        a row meets; one if it is packed.
+        a row meets. Of packed rows `stride` is of no account, as offsets are for one, and there is
+        one panel.
     columns, skipped : int
         How many columns of each panel are stored, but for so many at the beginning of the first:
-        less than a vector. All vectors but the last are within `columns`. Where the tuple `skips`
-        is empty `skipped` is 0, and no code is emitted for it.
+        less than a vector. All vectors but the last are within `columns`.
     out, out_stride, residual, residual_stride : int
         Addresses of row 0 of C and of the residual, 0 if there is none, at the panel's first
         column, and items to the next row.
@@ -115,7 +117,7 @@ def finish_rows(
     """
     word, bit, element = types.intp, types.boolean, dtype.dtype
     signature = word(
-        packed, vectors, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit, element, element,
+        packs, vectors, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit, element, element,
         bit, bit,
     )  # fmt: skip
     names = (
@@ -127,14 +129,13 @@ def finish_rows(
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given = dict(zip(names, args[4:], strict=True))
 
-        def emit(inner: Any, of: SimpleNamespace) -> None:
-            rows = FinishedRowsLoop(inner, len(vectors), BLOCK_BYTES, element, of)
-            rows.skips = len(skips) > 0
-            if len(packed):
-                inner.ret(rows.each_packed(of.stop, rows.finish_packed))
+        def emit(inner: Any, arguments: SimpleNamespace) -> None:
+            rows = FinishedRowsLoop(inner, len(vectors), element, arguments, len(skips) > 0)
+            if len(packs):
+                inner.ret(rows.each_packed(rows.finish_packed))
             else:
                 rows.each_as_given()
-                inner.ret(of.stop)
+                inner.ret(arguments.stop)
 
         return _call_apart(builder, "finish_rows", WORD, given, emit)
 
@@ -148,7 +149,10 @@ def _call_apart(
     given: dict[str, Value],
     emit: Callable[[Any, SimpleNamespace], None],
 ) -> Value:
-    """Call a function of its own, which is emitted here, with what it is given."""
+    """Call a function of its own, with arguments of these names.
+
+    ``emit(builder, arguments)`` emits its code.
+    """
     kind = ir.FunctionType(result, [value.type for value in given.values()])
     function = ir.Function(builder.module, kind, builder.module.get_unique_name(name))
     function.linkage = "internal"

@@ -14,7 +14,7 @@ from portable_spdnn_cpu.spmm.few_columns.lanes import lay_out_lanes, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
 from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
 from portable_spdnn_cpu.spmm.few_columns.sliced import lay_out_slices, pack_slices
-from portable_spdnn_cpu.spmm.few_columns.specs import UNIT, LanesSpec, RowsSpec, SlicedSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, UNIT, LanesSpec, RowsSpec, SlicedSpec
 
 
 def epilogue(A):
@@ -93,10 +93,12 @@ def test_rows_hold_each_entry_once(near, monkeypatch):
     assert (blocks > 1) == (near == 300)
     assert packed.parts == 4
     for number, entry in enumerate(arrays["first_entries"][:-1]):
-        at = int(entry) // 4
+        at, left = divmod(int(entry), ENTRIES)
+        assert left == 0
         for visit in range(arrays["starts"][number], arrays["starts"][number + 1]):
             entries, row = divmod(arrays["visits"][visit], 1 << 32)
-            for _ in range(0, entries, 4):
+            assert entries % ENTRIES == 0
+            for _ in range(0, entries, ENTRIES):
                 for value, place in zip(arrays["values"][at], arrays["places"][at], strict=True):
                     if place == 0:
                         assert value == 0

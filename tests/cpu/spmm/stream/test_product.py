@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offsets import at_offset
-from vector_lengths import needs_avx512, output_with_vectors
+from vector_lengths import needs_avx512, needs_sse2, output_with_vectors
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
@@ -19,8 +19,9 @@ from portable_spdnn_cpu.jit.grouped_loads import GROUP
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel, packing
-from portable_spdnn_cpu.spmm.stream.microkernels import PAIR
-from portable_spdnn_cpu.spmm.stream.packing import WINDOW, pack_rows
+from portable_spdnn_cpu.spmm.stream import product as stream_product
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, pairs
+from portable_spdnn_cpu.spmm.stream.packing import PAIR, WINDOW, pack_rows
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 POOLS = ThreadPool(1), ThreadPool(3)
@@ -218,7 +219,7 @@ def test_only_stored_entries_meet_infinity() -> None:
     np.testing.assert_array_equal(out, np.repeat([[3.0], [3], [0]], 17, axis=1))
 
 
-def test_wide_matrices_have_long_offsets() -> None:
+def test_wide_matrices() -> None:
     A = sp.csr_array(([1.0, 2, 3], [0, 69_999, 70_000], [0, 2, 3]), shape=(2, 70_001))
     B = np.arange(70_001 * 3, dtype=np.float64).reshape(-1, 3)
     for variant in (StreamVariant(1, 70_001), StreamVariant(8, 69_000), StreamVariant(8, 512)):
@@ -265,7 +266,9 @@ def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
             assert (visits[place, 1] >= PAIR) == (together == 2)
             for number in range(together):
                 mine = slice(entry + number, entry + together * count, together)
-                columns = part.offsets[mine] // (vectors * 8) + k_block * block
+                columns, left = np.divmod(part.offsets[mine], vectors * 8)
+                assert not left.any()
+                columns = columns + k_block * block
                 assert (columns < k_block * (block + 1)).all()
                 found[rows[place + number], columns] = part.values[mine]
             entry += together * count
@@ -331,8 +334,31 @@ def test_a_call_is_prepared_once_for_all_of_a_kind(monkeypatch: pytest.MonkeyPat
         assert len(prepared) == 1
 
 
-@needs_avx512
-@pytest.mark.parametrize(("size", "chains"), [(32, "6 4 2 2 1 1 1"), (16, "3 2 1 1")])
-def test_code_with_shorter_vectors(size: int, chains: str, tmp_path: Path) -> None:
+def check_other_vectors(size: int, folder: Path, expected: str) -> None:
     script = Path(__file__).with_name("vectors_of_others.py")
-    assert " ".join(output_with_vectors(size, script, tmp_path)) == chains
+    assert " ".join(output_with_vectors(size, script, folder)) == expected
+
+
+@needs_avx512
+def test_code_without_avx512(tmp_path: Path) -> None:
+    check_other_vectors(32, tmp_path, "6 4 2 2 1 1 1")
+
+
+@needs_sse2
+def test_code_without_avx(tmp_path: Path) -> None:
+    check_other_vectors(16, tmp_path, "3 2 1 1")
+
+
+@pytest.mark.parametrize("vectors", [1, MAX_VECTORS])
+def test_rows_with_as_many_entries_are_paired(vectors: int, monkeypatch: Any) -> None:
+    packed: list[Any] = []
+
+    def noted(*arguments: Any) -> Any:
+        packed.append(pack_rows(*arguments))
+        return packed[-1]
+
+    monkeypatch.setattr(stream_product, "pack_rows", noted)
+    A = sp.csr_array(np.eye(7, 20, dtype=np.float32))
+    StreamProduct(A, BARE, StreamVariant(vectors, 20))
+    counts = [1 + PAIR, 1, 1 + PAIR, 1, 1 + PAIR, 1, 1] if pairs(vectors) else [1] * 7
+    assert packed[0].visits[:7, 1].tolist() == counts

@@ -94,7 +94,8 @@ def pack_rows(
         indices, data, k_block, unit, paired, first_visit, visits, begins, first_entry, offsets,
         values,
     )  # fmt: skip
-    visits[used:] = visits[used - 1 : used]
+    if used:
+        visits[used:] = visits[used - 1]
     return StreamPart(visits, first_visit, first_entry, offsets, values)
 
 

@@ -122,10 +122,8 @@ class RowsEmitter:
         vector_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.builder, self.vectors, self.rows = builder, vectors, rows
-        self.vector_bytes, self.itemsize = (
-            vector_bytes,
-            4 if isinstance(scalar, ir.FloatType) else 8,
-        )
+        self.vector_bytes = vector_bytes
+        self.itemsize = 4 if isinstance(scalar, ir.FloatType) else 8
         self.vector = ir.VectorType(scalar, vector_bytes // self.itemsize)
         self.masks: dict[int, Value] = {}  # by vector: the lanes that alone are summed
         self.first_mask: Value | None = None  # of lanes of the first vector, where some are skipped

@@ -45,6 +45,7 @@ from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_ta
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_items_to_write
+from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS
 from portable_spdnn_cpu.spmm.stream.row_loops import sum_rows
 
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
@@ -121,7 +122,7 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
                     one[FIRST_SOURCE], one[LAST_SOURCE], masks,
                 )  # fmt: skip
                 sum_rows(
-                    (0,), width, VECTOR_BYTES, dtype, words[VISITS], one[FIRST_VISIT],
+                    BY_OFFSETS, width, VECTOR_BYTES, dtype, words[VISITS], one[FIRST_VISIT],
                     one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY],
                     own + words[PANEL_AT], own + words[SUMS_AT], block != first, False,
                 )  # fmt: skip

@@ -13,7 +13,7 @@ from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.spmm.stream.microkernels import pairs
-from portable_spdnn_cpu.spmm.stream.packing import pack_rows
+from portable_spdnn_cpu.spmm.stream.packing import pack_rows, unit_of
 
 # Columns of `PackedConv.blocks`.
 FIRST_SOURCE, LAST_SOURCE, FIRST_VISIT, LAST_VISIT, FIRST_ENTRY = range(5)
@@ -141,7 +141,7 @@ def pack(matrices: Array, sources: Array, vectors: int, block: int, parts: int) 
         for part in range(parts):
             own = matrix[part * len(matrix) // parts : (part + 1) * len(matrix) // parts, used]
             packed = pack_rows(
-                sp.csr_array(own), 0, len(own), length, vectors * VECTOR_BYTES,
+                sp.csr_array(own), 0, len(own), length, unit_of(vectors * VECTOR_BYTES),
                 pairs(vectors, VECTOR_BYTES),
             )  # fmt: skip
             for number in range(packed.first_visit.size - 1):

@@ -136,16 +136,13 @@ def size_of(
 
 
 def stream_seconds(size: ProductSize, variant: StreamVariant, prepared: bool = True) -> float:
-    """Return what the model says of a variant, in seconds; not prepared, A is not packed.
-
-    What the constants have for entries and rows holds for A packed, and for B read in place.
-    """
+    """Return what the model says of a variant, in seconds; not prepared, A is not packed."""
     rows, vectors = max(1, size.rows), size.panel_vectors(variant.in_place)
     blocks_of_k = float(-(-max(1, size.inner) // variant.k_block))
     load = _load(size, variant)
     together = variant.vectors * variant.panels
     by_entry, by_row = COSTS.stream.entry, COSTS.stream.row
-    if not (prepared and (variant.in_place or variant.packs(size.inner))):
+    if not (prepared and variant.packs(size.inner)):
         by_entry, by_row = by_entry + COSTS.given_entry, by_row + COSTS.given_row
     entry = load + by_entry / variant.vectors
     held = _panel_bytes(size, variant)

@@ -73,7 +73,7 @@ class Costs:
         What a panel may take of the first level, as a share of it, before loads take longer:
         weights stream through it too, but a processor that loads ahead hides a few misses.
     given_entry, given_row : float
-        Of the stream, for an entry and a row of A besides, where A is as given and B is copied.
+        Of the stream, for an entry and a row of A besides, where A is as given.
         Those of a Zen 5 were measured with 33 products; for the others they are 0, as their
         constants are of kernels that took as long with A packed.
     start : float

@@ -71,7 +71,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.packing import PAIR
+from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, BY_ROWS, GIVEN, PAIR
 from portable_spdnn_cpu.spmm.stream.panels import copy_panel
 from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
@@ -123,7 +123,7 @@ def multiply_panels(
     columns: int,
     vectors: tuple[int, ...],
     dtype: Any,
-    packs: tuple[int, ...],
+    form: tuple[int, ...],
     skips: tuple[int, ...],
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
@@ -132,15 +132,15 @@ def multiply_panels(
     is partly filled. There are several where B is read in place: then rows are the outer loop, so
     that a row's entries serve one panel after the other from the first-level cache, its count is
     predicted but for the first, and C is written in long pieces. Columns before 0 are fewer than a
-    vector has, and not stored; there are none where `skips` is empty. Where `packs` is, A is as it
-    was given.
+    vector has, and not stored; there are none where `skips` is empty. `form` is one of those that
+    `packing` names.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     width = len(vectors) * (BLOCK_BYTES // itemsize)
     skipped = max(0, -column)
     panels, stored = max(1, columns // width), min(columns, width)  # how many, and of each
     begin, end = words[part + BEGIN], words[part + END]
-    is_packed = len(packs) > 0
+    is_packed = len(form) > 0
     visits = array_at(words[part + VISITS], LENGTH, np.int32)
     first_visit = array_at(words[part + FIRST_VISIT], LENGTH, np.int64)
     first_entry = array_at(words[part + FIRST_ENTRY], LENGTH, np.int64)
@@ -188,14 +188,14 @@ def multiply_panels(
         later = begun or block > 0
         if block < last:
             sum_rows(
-                packs, vectors, BLOCK_BYTES, dtype, words[part + VISITS], top, bottom, offsets,
+                form, vectors, BLOCK_BYTES, dtype, words[part + VISITS], top, bottom, offsets,
                 values, entry, panel, tile, later, sums_are_far,
             )  # fmt: skip
             continue
         while top < bottom:
             stop = bottom if code <= RELU else min(top + ACTIVATED_ROWS, bottom)
             stop = finish_rows(
-                packs, vectors, skips, dtype, words[part + VISITS], top, stop, offsets, values,
+                form, vectors, skips, dtype, words[part + VISITS], top, stop, offsets, values,
                 entry, panel, stride, panels, stored, skipped, tile, later, sums_are_far, out,
                 out_stride, words[BIAS], residual, residual_stride, bounded, lower, upper,
                 nontemporal, prefetches,
@@ -221,19 +221,19 @@ def multiply_panels(
         )  # fmt: skip
 
 
-# By vectors of a panel, type, whether weights are packed, and whether panels may begin before
-# column 0. Variants that are chosen have at most `microkernels.MAX_VECTORS`.
+# By vectors of a panel, type, form of the weights, and whether panels may begin before column 0.
+# Variants that are chosen have at most `microkernels.MAX_VECTORS`.
 PANEL_KERNELS = {
-    (vectors, dtype, packed, shifted): Job(
+    (vectors, dtype, form, shifted): Job(
         multiply_panels,
         (0,) * vectors,
         dtype.type,
-        (0,) * packed,
+        form,
         (0,) * shifted,
         numbers=3,
     )
     for vectors in range(1, 9)
     for dtype in VALUE_TYPES
-    for packed in (True, False)
+    for form in (GIVEN, BY_OFFSETS, BY_ROWS)
     for shifted in (True, False)
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from portable_spdnn_cpu.jit.grouped_loads import split_numbers
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import hidden, loop
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.microkernels import WORD, RowsEmitter, Value, pairs
+from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT, WORD, RowsEmitter, Value, pairs
 from portable_spdnn_cpu.spmm.stream.packing import PAIR
 
 INT16, INT32 = ir.IntType(16), ir.IntType(32)
@@ -111,16 +112,17 @@ class RowsLoop:
         with self.builder.if_then(self.flags["far"], likely=False):
             for row in visit.following():
                 self._prefetch(self.sums, self._sums_at(row))
-        for row, slots in zip(visit.rows, self.add_packed(visit), strict=True):
+        unit = WORD(OFFSET_UNIT // visit.emitter.itemsize)
+        for row, slots in zip(visit.rows, self._summed(visit, self.panel, unit), strict=True):
             visit.emitter.keep(slots, self.sums, self._sums_at(row))
 
-    def add_packed(self, visit: Visit) -> list[list[Value]]:
+    def _summed(self, visit: Visit, panel: Value, unit: Value) -> list[list[Value]]:
         """Emit that entries of one or two rows, packed, are summed; returns the sums of each."""
         emitter = visit.emitter
         starts = [self._sums_at(row) for row in visit.rows]
         emitter.begin(self.sums, starts, self.flags["later"])
         offsets = self._pointer(INT16, self.given.offsets)
-        emitter.add_packed(self.panel, offsets, self.values, visit.entry, visit.count)
+        emitter.add_packed(panel, unit, offsets, self.values, visit.entry, visit.count)
         return emitter.join()
 
     def _visit(self, visit: Value, distance: int) -> tuple[Value, Value]:
@@ -175,24 +177,47 @@ class FinishedRowsLoop(RowsLoop):
             "bounded": given.bounded,
             "nontemporal": given.nontemporal,
             "prefetches": given.prefetches,
-            "any_far": builder.or_(given.far, given.prefetches),
             "whole": builder.icmp_signed(">=", given.columns, self.width),
         }
 
-    def finish_packed(self, visit: Visit) -> None:
-        """Emit that one or two rows, packed, are summed and written."""
-        builder = self.builder
-        with builder.if_then(self.flags["any_far"], likely=False):
-            following = visit.following()
-            for data, is_far, at in (
-                (self.sums, "far", self._sums_at), (self.out, "prefetches", self._out_at)
-            ):  # fmt: skip
-                with builder.if_then(self.flags[is_far]):
-                    for row in following:
-                        self._prefetch(data, at(row))
+    def finish_by_offsets(self, visit: Visit) -> None:
+        """Emit that one or two rows, packed for a panel that is copied, are summed and written."""
+        self._prefetch_sums(visit)
+        unit = WORD(OFFSET_UNIT // visit.emitter.itemsize)
         self._limit(visit.emitter, self.given.skipped, reads_b=False)
-        for row, slots in zip(visit.rows, self.add_packed(visit), strict=True):
-            self._write(visit.emitter, slots, row, WORD(0))
+        self._finish(visit, self.panel, unit, WORD(0))
+
+    def finish_by_rows(self, visit: Visit) -> None:
+        """Emit that one or two rows, packed for panels read in B, meet all panels."""
+        self._prefetch_sums(visit)
+        with self._each_panel() as (shift, skipped):
+            self._limit(visit.emitter, skipped, reads_b=True)
+            panel = self.builder.gep(self.panel, [shift])
+            self._finish(visit, panel, self.given.stride, shift)
+
+    def _prefetch_sums(self, visit: Visit) -> None:
+        """Emit that sums of rows that come next are prefetched where they are far."""
+        with self.builder.if_then(self.flags["far"], likely=False):
+            for row in visit.following():
+                self._prefetch(self.sums, self._sums_at(row))
+
+    def _finish(self, visit: Visit, panel: Value, unit: Value, shift: Value) -> None:
+        """Emit that rows are summed and written, `shift` items behind `out`."""
+        builder = self.builder
+        with builder.if_then(self.flags["prefetches"], likely=False):
+            for row in visit.following():
+                self._prefetch(self.out, builder.add(self._out_at(row), shift))
+        for row, slots in zip(visit.rows, self._summed(visit, panel, unit), strict=True):
+            self._write(visit.emitter, slots, row, shift)
+
+    @contextmanager
+    def _each_panel(self) -> Iterator[tuple[Value, Value]]:
+        """Emit a loop over panels; gives how far behind the first, and what it skips."""
+        builder, given = self.builder, self.given
+        with loop(builder, WORD(0), given.panels, WORD(1)) as panel:
+            is_first = builder.icmp_signed("==", panel, WORD(0))
+            skipped = builder.select(is_first, given.skipped, WORD(0))
+            yield builder.mul(panel, self.width), skipped
 
     def each_as_given(self) -> None:
         """Emit a loop over rows of weights as they are given, each of which meets all panels."""
@@ -207,15 +232,12 @@ class FinishedRowsLoop(RowsLoop):
                     shift = builder.mul(panel, self.width)
                     self._prefetch(self.out, builder.add(start, shift))
             first, stop = (builder.load(builder.gep(indptr, [each])) for each in (row, after))
-            with loop(builder, WORD(0), given.panels, WORD(1)) as panel:
+            with self._each_panel() as (shift, skipped):
                 emitter = self._emitter()
-                is_first = builder.icmp_signed("==", panel, WORD(0))
-                skipped = builder.select(is_first, given.skipped, WORD(0))
                 self._limit(emitter, skipped, reads_b=True)
                 emitter.begin(self.sums, [self._sums_at(row)], self.flags["later"])
-                shift = builder.mul(panel, self.width)
-                columns = builder.gep(self.panel, [shift])
-                emitter.add_as_given(columns, given.stride, indices, self.values, first, stop)
+                panel = builder.gep(self.panel, [shift])
+                emitter.add_as_given(panel, given.stride, indices, self.values, first, stop)
                 [slots] = emitter.join()
                 self._write(emitter, slots, row, shift)
 

@@ -166,16 +166,22 @@ class RowsEmitter:
                     builder.store(builder.load(pointer, align=self.vector_bytes), slot)
 
     def add_packed(
-        self, panel: Value, offsets: Value, values: Value, first: Value, count: Value
+        self,
+        panel: Value,
+        unit: Value,
+        offsets: Value,
+        values: Value,
+        first: Value,
+        count: Value,
     ) -> None:
         """Add `count` entries of each row, from number `first` on, of arrays that are packed.
 
-        These have GROUP items more than there are entries; offsets are of 16 bits.
+        These have GROUP items more than there are entries. Offsets are of 16 bits, in units of so
+        many items.
         """
         builder, step = self.builder, self.rows
         entries = builder.mul(count, WORD(step))
         single = builder.add(first, builder.and_(entries, WORD(-GROUP)))
-        scale = WORD(OFFSET_UNIT // self.itemsize)
 
         def load_offsets(entry: Value) -> Value:
             place = builder.bitcast(builder.gep(offsets, [entry]), WORD.as_pointer())
@@ -188,7 +194,7 @@ class RowsEmitter:
             group = split_numbers(builder, builder.load(ahead), 16)
             builder.store(load_offsets(builder.add(entry, WORD(GROUP))), ahead)
             for number in range(GROUP):
-                self._add(panel, factors[number], builder.mul(group[number], scale), number)
+                self._add(panel, factors[number], builder.mul(group[number], unit), number)
         left = builder.and_(entries, WORD(GROUP - 1))
         with ExitStack() as stack:
             for number in range(0, GROUP - step, step):
@@ -198,7 +204,7 @@ class RowsEmitter:
                     factors = broadcast_group(builder, self.vector, builder.gep(values, [single]))
                     group = split_numbers(builder, builder.load(ahead), 16)
                 for each in range(number, number + step):
-                    self._add(panel, factors[each], builder.mul(group[each], scale), each)
+                    self._add(panel, factors[each], builder.mul(group[each], unit), each)
 
     def add_as_given(
         self, panel: Value, stride: Value, indices: Value, values: Value, first: Value, stop: Value

@@ -19,6 +19,12 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.grouped_loads import GROUP
 from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT
 
+# How weights lie in memory, as tuples, whose length is part of a type: as they were given; packed
+# for panels that are copied; packed for panels that are read in B, whose rows are told by number.
+Form = tuple[int, ...]
+GIVEN: Form = ()
+BY_OFFSETS: Form = (0,)
+BY_ROWS: Form = (0, 0)
 WINDOW = 64  # rows
 # Added to the number of entries of a row where the next row has as many, and both are stored by
 # turns.
@@ -38,8 +44,8 @@ class StreamPart(NamedTuple):
     first_visit, first_entry : ndarray of int64, shape (blocks + 1,)
         Where each block begins in `visits` and in `offsets`.
     offsets : ndarray of uint16
-        Where each entry's row of B lies in the panel, in units of OFFSET_UNIT bytes. Behind the
-        last entry are GROUP items more, which are read.
+        Where each entry's row of B lies in the panel: BY_OFFSETS in units of OFFSET_UNIT bytes,
+        BY_ROWS the number of the row. Behind the last entry are GROUP items more, which are read.
     values : ndarray of float32 or float64
         As many.
     """
@@ -55,7 +61,7 @@ BEGUN = 1  # entries that take as long as to begin and end a row
 
 
 def pack_rows(
-    A: sp.csr_array, begin: int, end: int, k_block: int, row_bytes: int, paired: bool
+    A: sp.csr_array, begin: int, end: int, k_block: int, unit: int, paired: bool
 ) -> StreamPart:
     """Pack rows begin .. end - 1 of A.
 
@@ -65,8 +71,8 @@ def pack_rows(
     begin, end : int
     k_block : int
         Columns of A in a block.
-    row_bytes : int
-        Of a row of the panels that offsets are for.
+    unit : int
+        What is added to the offset from one row of the panel to the next.
     paired : bool
         Whether there are pairs: `microkernels.pairs` of the panel.
     """
@@ -89,7 +95,6 @@ def pack_rows(
         groups = np.arange(used, dtype=np.int32) // WINDOW
         group_starts = np.arange(0, used + WINDOW, WINDOW)
     order_rows(group_starts, groups, found, visits, begins)
-    unit = row_bytes // OFFSET_UNIT
     fill_blocks(
         indices, data, k_block, unit, paired, first_visit, visits, begins, first_entry, offsets,
         values,
@@ -99,9 +104,9 @@ def pack_rows(
     return StreamPart(visits, first_visit, first_entry, offsets, values)
 
 
-def may_be_packed(panel_bytes: int) -> bool:
-    """Whether offsets into such a panel fit into 16 bits."""
-    return panel_bytes // OFFSET_UNIT <= 1 << 16
+def unit_of(row_bytes: int) -> int:
+    """Return the unit of offsets into a panel that is copied, from the bytes of its rows."""
+    return row_bytes // OFFSET_UNIT
 
 
 @kernel

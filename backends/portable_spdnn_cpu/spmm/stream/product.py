@@ -22,7 +22,14 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.row_parts import divide
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
 from portable_spdnn_cpu.spmm.stream.microkernels import pairs
-from portable_spdnn_cpu.spmm.stream.packing import BEGUN, may_be_packed, pack_rows
+from portable_spdnn_cpu.spmm.stream.packing import (
+    BEGUN,
+    BY_OFFSETS,
+    BY_ROWS,
+    GIVEN,
+    pack_rows,
+    unit_of,
+)
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
 # threads that are awake take less time than one, and of 100, from which it pays to wake them.
@@ -59,12 +66,12 @@ class StreamVariant(NamedTuple):
     in_place: bool = False
 
     def packs(self, inner: int) -> bool:
-        """Whether A, of so many columns, is brought into an order of its own.
+        """Whether A, of so many columns, is packed: its offsets have 16 bits.
 
-        Else it stays as it is, in one block: where panels are read in place, or are too large.
+        Else it stays as it is, in one block.
         """
-        rows = min(self.k_block, inner)
-        return not self.in_place and may_be_packed(rows * self.vectors * BLOCK_BYTES)
+        unit = 1 if self.in_place else unit_of(self.vectors * BLOCK_BYTES)
+        return unit * min(self.k_block, inner) <= 1 << 16
 
 
 class _Call(NamedTuple):
@@ -110,8 +117,11 @@ class StreamProduct:
         words[job_words.PARTS] = variant.parts
         words[job_words.K] = self.shape[1]
         inner = max(1, self.shape[1])
-        self._is_packed = pack and variant.packs(inner)
-        self.k_block = min(variant.k_block, inner) if self._is_packed else inner
+        self._form = GIVEN
+        self.k_block = inner
+        if pack and variant.packs(inner):
+            self._form = BY_ROWS if variant.in_place else BY_OFFSETS
+            self.k_block = min(variant.k_block, inner)
         words[job_words.K_BLOCK] = self.k_block
         self.width = variant.vectors * BLOCK_BYTES // self.dtype.itemsize
         words[job_words.WIDTH] = self.width
@@ -125,10 +135,11 @@ class StreamProduct:
         self.blocks = -(-inner // self.k_block)
         table = words[job_words.FIRST_PART :].reshape(variant.parts, job_words.PART_WORDS)
         arrays: tuple[Array, ...]
-        if self._is_packed:
-            row_bytes, paired = variant.vectors * BLOCK_BYTES, pairs(variant.vectors)
+        if self._form:
+            unit = unit_of(variant.vectors * BLOCK_BYTES) if self._form == BY_OFFSETS else 1
+            paired = pairs(variant.vectors)
             for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
-                arrays = pack_rows(A, begin, end, self.k_block, row_bytes, paired)
+                arrays = pack_rows(A, begin, end, self.k_block, unit, paired)
                 words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
         else:
             # Users' arrays may be strided.
@@ -270,7 +281,7 @@ class StreamProduct:
     def _address_of_kernel(self, columns: int, shifted: bool) -> int:
         """Return the address of the kernel for panels of so many columns."""
         vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)
-        which = vectors, self.dtype, self._is_packed, shifted
+        which = vectors, self.dtype, self._form, shifted
         return kernel.PANEL_KERNELS[which].address
 
     def describe(self) -> str:

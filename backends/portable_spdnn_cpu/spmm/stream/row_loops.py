@@ -16,19 +16,20 @@ from numba.core import types
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.spmm.stream.loop_emitters import FinishedRowsLoop, RowsLoop
 from portable_spdnn_cpu.spmm.stream.microkernels import WORD, Value
+from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, GIVEN
 
 
 @intrinsic
 def sum_rows(
-    typingctx: Any, packs: Any, vectors: Any, vector_bytes: Any, dtype: Any, visits: Any, top: Any,
+    typingctx: Any, form: Any, vectors: Any, vector_bytes: Any, dtype: Any, visits: Any, top: Any,
     stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
 ) -> Emission:  # fmt: skip
     """Add the entries of packed rows in a block, times a panel, to the sums of these rows.
 
     Parameters
     ----------
-    packs : tuple
-        Where it is empty nothing is emitted.
+    form : tuple
+        One of those that `packing` names: if it is not BY_OFFSETS nothing is emitted.
     vectors : tuple
         Its length is the panel's width in vectors. Numba compiles for each type of argument, and a
         tuple's length is part of its type.
@@ -51,13 +52,13 @@ def sum_rows(
     if not isinstance(vector_bytes, types.IntegerLiteral):
         return None  # type: ignore[return-value]  # Numba asks again with constants
     word, bit = types.intp, types.boolean
-    signature = types.void(packs, vectors, vector_bytes, dtype, *[word] * 8, bit, bit)
+    signature = types.void(form, vectors, vector_bytes, dtype, *[word] * 8, bit, bit)
     names = (
         "visits", "top", "stop", "offsets", "values", "entry", "panel", "sums", "later", "far",
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if len(packs):
+        if len(form) == len(BY_OFFSETS):
             given = dict(zip(names, args[4:], strict=True))
 
             def emit(inner: Any, arguments: SimpleNamespace) -> None:
@@ -74,7 +75,7 @@ def sum_rows(
 
 @intrinsic
 def finish_rows(
-    typingctx: Any, packs: Any, vectors: Any, skips: Any, dtype: Any, visits: Any, top: Any,
+    typingctx: Any, form: Any, vectors: Any, skips: Any, dtype: Any, visits: Any, top: Any,
     stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, stride: Any, panels: Any,
     columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any, out_stride: Any,
     bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any, upper: Any,
@@ -86,10 +87,10 @@ def finish_rows(
 
     Parameters
     ----------
-    packs : tuple
-        Empty where weights are as they are given: then `visits`, `offsets` and `values` are the
-        addresses of A's indptr of int64, indices of int32 and data, rows are visited by their
-        numbers, and `entry` is of no account.
+    form : tuple
+        One of those that `packing` names. GIVEN: `visits`, `offsets` and `values` are the addresses
+        of A's indptr of int64, indices of int32 and data, rows are visited by their numbers, and
+        `entry` is of no account.
     vectors, dtype, visits, top, offsets, values, entry, panel, sums, later, far
         As `sum_rows` has them. Of rows as given `far` is of no account.
     skips : tuple
@@ -98,8 +99,8 @@ def finish_rows(
         The visit before which to stop.
     stride, panels : int
         Items from a row of the panel to the next, and how many panels, which lie beside each other,
-        a row meets. Of packed rows `stride` is of no account, as offsets are for one, and there is
-        one panel.
+        a row meets. BY_OFFSETS `stride` is of no account, as offsets are for one, and there is one
+        panel.
     columns, skipped : int
         How many columns of each panel are stored, but for so many at the beginning of the first:
         less than a vector. All vectors but the last are within `columns`.
@@ -117,7 +118,7 @@ def finish_rows(
     """
     word, bit, element = types.intp, types.boolean, dtype.dtype
     signature = word(
-        packs, vectors, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit, element, element,
+        form, vectors, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit, element, element,
         bit, bit,
     )  # fmt: skip
     names = (
@@ -131,11 +132,13 @@ def finish_rows(
 
         def emit(inner: Any, arguments: SimpleNamespace) -> None:
             rows = FinishedRowsLoop(inner, len(vectors), element, arguments, len(skips) > 0)
-            if len(packs):
-                inner.ret(rows.each_packed(rows.finish_packed))
-            else:
+            if len(form) == len(GIVEN):
                 rows.each_as_given()
                 inner.ret(arguments.stop)
+            elif len(form) == len(BY_OFFSETS):
+                inner.ret(rows.each_packed(rows.finish_by_offsets))
+            else:
+                inner.ret(rows.each_packed(rows.finish_by_rows))
 
         return _call_apart(builder, "finish_rows", WORD, given, emit)
 

@@ -18,7 +18,7 @@ from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.jit.grouped_loads import GROUP
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.stream import kernel, packing
+from portable_spdnn_cpu.spmm.stream import kernel
 from portable_spdnn_cpu.spmm.stream import product as stream_product
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, pairs
 from portable_spdnn_cpu.spmm.stream.packing import PAIR, WINDOW, pack_rows
@@ -222,7 +222,11 @@ def test_only_stored_entries_meet_infinity() -> None:
 def test_wide_matrices() -> None:
     A = sp.csr_array(([1.0, 2, 3], [0, 69_999, 70_000], [0, 2, 3]), shape=(2, 70_001))
     B = np.arange(70_001 * 3, dtype=np.float64).reshape(-1, 3)
-    for variant in (StreamVariant(1, 70_001), StreamVariant(8, 69_000), StreamVariant(8, 512)):
+    variants = (
+        StreamVariant(1, 70_001), StreamVariant(8, 69_000), StreamVariant(8, 512),
+        StreamVariant(1, 70_001, in_place=True),
+    )  # fmt: skip
+    for variant in variants:
         out = np.empty((2, 3))
         StreamProduct(A, BARE, variant).multiply(B, out, None, POOLS[0])
         np.testing.assert_array_equal(out, A @ B)
@@ -237,7 +241,7 @@ def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
 ) -> None:
     A = matrix(7, (200, 200), density, np.float32)
     begin, end, blocks = 10, 195, -(-200 // k_block)
-    part = pack_rows(A, begin, end, k_block, vectors * 64, paired)
+    part = pack_rows(A, begin, end, k_block, vectors * 8, paired)
     assert part.offsets.dtype == np.uint16
     # Numbers that are loaded together may reach beyond the last entry.
     assert part.offsets.size == part.values.size == part.first_entry[-1] + GROUP
@@ -278,8 +282,10 @@ def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
 
 
 def test_wide_blocks_are_not_packed() -> None:
-    assert packing.may_be_packed(8192 * 64)
-    assert not packing.may_be_packed(8193 * 64)
+    assert StreamVariant(1, 8192).packs(10_000)
+    assert not StreamVariant(1, 8193).packs(10_000)
+    assert StreamVariant(4, 10, in_place=True).packs(1 << 16)
+    assert not StreamVariant(4, 70_000, in_place=True).packs((1 << 16) + 1)
     A = sp.csr_array(np.eye(2, 10_000))
     product = StreamProduct(A, BARE, StreamVariant(1, 9_000))
     assert product.blocks == 1

@@ -70,8 +70,9 @@ class StreamVariant(NamedTuple):
 
         Else it stays as it is, in one block.
         """
-        unit = 1 if self.in_place else unit_of(self.vectors * BLOCK_BYTES)
-        return unit * min(self.k_block, inner) <= 1 << 16
+        if self.in_place:
+            return inner <= 1 << 16
+        return unit_of(self.vectors * BLOCK_BYTES) * min(self.k_block, inner) <= 1 << 16
 
 
 class _Call(NamedTuple):
@@ -121,6 +122,7 @@ class StreamProduct:
         self.k_block = inner
         if pack and variant.packs(inner):
             self._form = BY_ROWS if variant.in_place else BY_OFFSETS
+        if self._form == BY_OFFSETS:
             self.k_block = min(variant.k_block, inner)
         words[job_words.K_BLOCK] = self.k_block
         self.width = variant.vectors * BLOCK_BYTES // self.dtype.itemsize

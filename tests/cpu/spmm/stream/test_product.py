@@ -102,7 +102,7 @@ def test_aligned_operands_are_read_in_place(dtype: Any, pack: bool) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("variant", [
     StreamVariant(3, 53, 1, 2, in_place=True), StreamVariant(8, 53, 2, 1, in_place=True),
-    StreamVariant(1, 53, 1, 30, in_place=True), StreamVariant(5, 20, 2), StreamVariant(8, 53),
+    StreamVariant(1, 20, 1, 30, in_place=True), StreamVariant(5, 20, 2), StreamVariant(8, 53),
 ])  # fmt: skip
 def test_panels_that_begin_before_the_first_column(
     variant: StreamVariant, dtype: Any, activation: str

@@ -201,6 +201,7 @@ def multiply_panels(
                 nontemporal, prefetches,
             )  # fmt: skip
             if code > RELU:
+                written = array_at(out, LENGTH, dtype)
                 for place in range(top, stop):
                     row = place
                     if is_packed:
@@ -209,7 +210,6 @@ def multiply_panels(
                     for number in range(panels):
                         before = 0 if number else skipped
                         start = row * out_stride + number * width
-                        written = array_at(out, LENGTH, dtype)
                         activate_span(written, start + before, start + stored, code, low, high)
             top = stop
     if nontemporal:

@@ -56,7 +56,9 @@ class RowsLoop:
         self.builder, self.given = builder, given
         self.vectors, self.vector_bytes = vectors, vector_bytes
         self.scalar = ir.FloatType() if element.bitwidth == 32 else ir.DoubleType()
-        self.width = WORD(vectors * vector_bytes // (element.bitwidth // 8))
+        itemsize = element.bitwidth // 8
+        self.width = WORD(vectors * vector_bytes // itemsize)
+        self.unit = WORD(OFFSET_UNIT // itemsize)  # items, of offsets into a panel that is copied
         addresses = given.values, given.panel, given.sums
         self.values, self.panel, self.sums = map(self._values_at, addresses)
         self.flags = Flags(builder, self._conditions())
@@ -109,12 +111,15 @@ class RowsLoop:
 
     def sum(self, visit: Visit) -> None:
         """Emit that entries of one or two rows, packed, are added to the sums of these."""
+        self._prefetch_sums(visit)
+        for row, slots in zip(visit.rows, self._summed(visit, self.panel, self.unit), strict=True):
+            visit.emitter.keep(slots, self.sums, self._sums_at(row))
+
+    def _prefetch_sums(self, visit: Visit) -> None:
+        """Emit that sums of rows that come next are prefetched where they are far."""
         with self.builder.if_then(self.flags["far"], likely=False):
             for row in visit.following():
                 self._prefetch(self.sums, self._sums_at(row))
-        unit = WORD(OFFSET_UNIT // visit.emitter.itemsize)
-        for row, slots in zip(visit.rows, self._summed(visit, self.panel, unit), strict=True):
-            visit.emitter.keep(slots, self.sums, self._sums_at(row))
 
     def _summed(self, visit: Visit, panel: Value, unit: Value) -> list[list[Value]]:
         """Emit that entries of one or two rows, packed, are summed; returns the sums of each."""
@@ -183,9 +188,8 @@ class FinishedRowsLoop(RowsLoop):
     def finish_by_offsets(self, visit: Visit) -> None:
         """Emit that one or two rows, packed for a panel that is copied, are summed and written."""
         self._prefetch_sums(visit)
-        unit = WORD(OFFSET_UNIT // visit.emitter.itemsize)
         self._limit(visit.emitter, self.given.skipped, reads_b=False)
-        self._finish(visit, self.panel, unit, WORD(0))
+        self._finish(visit, self.panel, self.unit, WORD(0))
 
     def finish_by_rows(self, visit: Visit) -> None:
         """Emit that one or two rows, packed for panels read in B, meet all panels."""
@@ -194,12 +198,6 @@ class FinishedRowsLoop(RowsLoop):
             self._limit(visit.emitter, skipped, reads_b=True)
             panel = self.builder.gep(self.panel, [shift])
             self._finish(visit, panel, self.given.stride, shift)
-
-    def _prefetch_sums(self, visit: Visit) -> None:
-        """Emit that sums of rows that come next are prefetched where they are far."""
-        with self.builder.if_then(self.flags["far"], likely=False):
-            for row in visit.following():
-                self._prefetch(self.sums, self._sums_at(row))
 
     def _finish(self, visit: Visit, panel: Value, unit: Value, shift: Value) -> None:
         """Emit that rows are summed and written, `shift` items behind `out`."""

@@ -38,9 +38,8 @@ class StreamPart(NamedTuple):
     ----------
     visits : ndarray of int32, shape (visits + 2, 2)
         Of each block after the other: a row of A, and how many entries it has there, plus PAIR for
-        the first row of a pair. The first block
-        and the last have all rows, those between only such as have entries. The last one is there
-        three times: what is prefetched is looked up ahead.
+        the first row of a pair. The first block and the last have all rows, those between only such
+        as have entries. The last one is there three times: what is prefetched is looked up ahead.
     first_visit, first_entry : ndarray of int64, shape (blocks + 1,)
         Where each block begins in `visits` and in `offsets`.
     offsets : ndarray of uint16

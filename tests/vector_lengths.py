@@ -17,15 +17,17 @@ needs_avx512 = pytest.mark.skipif(
 needs_sse2 = pytest.mark.skipif(not FEATURES.get("sse2"), reason="this is no x86 processor")
 
 
-def output_with_vectors(size: int, script: Path, cache: Path, *arguments: object) -> list[str]:
+def output_with_vectors(
+    size: int, script: Path, cache: Path, *arguments: object, wide: str = "skylake-avx512"
+) -> list[str]:
     """Run a script, which must succeed, and return the words that it printed.
 
     Vectors have 64 bytes, as with AVX-512 and fast gathers, 32, as with AVX2, or 16, as with SSE2;
-    `cache` is an empty folder for machine code.
+    `cache` is an empty folder for machine code, and `wide` the processor with those of 64 bytes.
     """
     name, features = "x86-64", "+sse,+sse2"
     if size > 16:
-        name = {64: "skylake-avx512", 32: "haswell"}[size]
+        name = {64: wide, 32: "haswell"}[size]
         features = ",".join(
             f"{'+' if has and (size == 64 or not feature.startswith('avx512')) else '-'}{feature}"
             for feature, has in FEATURES.items()

@@ -34,6 +34,21 @@ def load_numbers(builder: Any, pointer: Any, count: int = GROUP) -> list[Any]:
     return found
 
 
+def load_words(builder: Any, address: Any, count: int, align: int) -> list[Any]:
+    """Return a word from an address on, or two by one load into a vector register.
+
+    Out of a register words come late, behind multiply-adds that wait for their operands: two are to
+    be loaded well before they are used.
+    """
+    if count == 1:
+        return [builder.load(builder.inttoptr(address, WORD.as_pointer()), align=align)]
+    pair = ir.VectorType(WORD, count)
+    loaded = builder.load(builder.inttoptr(address, pair.as_pointer()), align=align)
+    # An empty asm hides what the register holds: LLVM would load each word by itself.
+    register = builder.asm(ir.FunctionType(pair, [pair]), "", "=v,0", [loaded], False)
+    return [builder.extract_element(register, ir.IntType(32)(lane)) for lane in range(count)]
+
+
 def split_numbers(builder: Any, packed: Any, bits: int) -> list[Any]:
     """Return the unsigned integers of 16, 32 or 64 bits that a word holds, the lowest first."""
     mask = WORD((1 << bits) - 1)

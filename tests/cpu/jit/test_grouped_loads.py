@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from llvmlite import binding, ir
 
-from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
+from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers, load_words
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 LENGTHS = [length for length in (64, 32, 16) if length <= VECTOR_BYTES]
@@ -97,3 +97,36 @@ def test_one_load_takes_four_offsets_and_one_four_values(
     assert not re.search(
         r"movz?w\w?\s+\d*\(%rdi\)|v?(movss|broadcastss)\s+\d*\(|ldrh|ldr\s+s", text
     )
+
+
+def words_module(count: int) -> Any:
+    """Return a module whose function stores words from an address on."""
+    module, word = ir.Module(), ir.IntType(64)
+    module.triple = NATIVE
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [word, word]), "copy")
+    builder = ir.IRBuilder(function.append_basic_block())
+    source, target = function.args
+    words = load_words(builder, source, count, 2)
+    assert len(words) == count
+    for number, value in enumerate(words):
+        place = builder.inttoptr(builder.add(target, word(8 * number)), word.as_pointer())
+        builder.store(value, place, align=8)
+    builder.ret_void()
+    return binding.parse_assembly(str(module))
+
+
+@pytest.mark.skipif(VECTOR_BYTES == 16, reason="two words are loaded with AVX and later only")
+@pytest.mark.parametrize("count", [1, 2])
+def test_two_words_come_by_one_load(count: int) -> None:
+    host = {"features": binding.get_host_cpu_features().flatten(), "jit": True}
+    machine = machine_of(NATIVE, binding.get_host_cpu_name(), **host)
+    text = machine.emit_assembly(words_module(count))
+    assert len(re.findall(r"\(%rdi\)", text)) == 1
+    assert (re.search(r"\(%rdi\), %xmm", text) is not None) == (count == 2)
+    engine = binding.create_mcjit_compiler(words_module(count), machine)
+    engine.finalize_object()
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2)(engine.get_function_address("copy"))
+    numbers = np.random.default_rng(0).integers(0, 2**16, 4 * count + 1).astype(np.uint16)
+    found = np.zeros(count, np.uint64)
+    call(numbers[1:].ctypes.data, found.ctypes.data)  # aligned as its numbers are, no more
+    np.testing.assert_array_equal(found.view(np.uint16), numbers[1:])

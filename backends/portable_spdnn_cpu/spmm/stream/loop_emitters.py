@@ -15,14 +15,16 @@ from portable_spdnn_cpu.jit.grouped_loads import split_numbers
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import hidden, loop
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT, WORD, RowsEmitter, Value, pairs
+from portable_spdnn_cpu.spmm.stream.entries import OFFSET_UNIT, WORD, Entries, Value
+from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter, pairs
 from portable_spdnn_cpu.spmm.stream.packing import PAIR
 
-INT16, INT32 = ir.IntType(16), ir.IntType(32)
+INT32 = ir.IntType(32)
+VISIT_BYTES = 8  # of those that `packing.StreamPart` has
 
 
 class Visit(NamedTuple):
-    """One row, or a pair: their numbers, first entry, and how many entries each has.
+    """One row, or a pair: their numbers, and how many entries each has.
 
     `emitter` is that of their sums; `following` emits, and returns, the numbers of two rows that
     come next.
@@ -31,7 +33,6 @@ class Visit(NamedTuple):
     emitter: RowsEmitter
     rows: list[Value]
     following: Callable[[], list[Value]]
-    entry: Value
     count: Value
 
 
@@ -56,12 +57,12 @@ class RowsLoop:
         self.builder, self.given = builder, given
         self.vectors, self.vector_bytes = vectors, vector_bytes
         self.scalar = ir.FloatType() if element.bitwidth == 32 else ir.DoubleType()
-        itemsize = element.bitwidth // 8
-        self.width = WORD(vectors * vector_bytes // itemsize)
-        self.unit = WORD(OFFSET_UNIT // itemsize)  # items, of offsets into a panel that is copied
+        self.itemsize = element.bitwidth // 8
+        self.width = WORD(vectors * vector_bytes // self.itemsize)
+        # Items, of offsets into a panel that is copied.
+        self.unit = WORD(OFFSET_UNIT // self.itemsize)
         addresses = given.values, given.panel, given.sums
         self.values, self.panel, self.sums = map(self._values_at, addresses)
-        self.flags = Flags(builder, self._conditions())
 
     def _conditions(self) -> dict[str, Value]:
         """Return the flags' conditions, by name."""
@@ -70,30 +71,34 @@ class RowsLoop:
     def each_packed(self, emit: Callable[[Visit], None]) -> Value:
         """Emit a loop over rows of a block, two at a time where they are a pair; return its end."""
         builder, given = self.builder, self.given
-        visit, entry = cgutils.alloca_once(builder, WORD), cgutils.alloca_once(builder, WORD)
-        builder.store(given.top, visit)
-        builder.store(given.entry, entry)
+        self.flags = Flags(builder, self._conditions(), builder.sub(given.stop, given.top))
+        self.entries = Entries(builder, given.offsets, given.values)
+        self.entries.pass_by(given.entry, self.itemsize)
+        self.visits = cgutils.alloca_once(builder, WORD)
+        visits = builder.add(given.visits, builder.mul(given.top, WORD(VISIT_BYTES)))
+        builder.store(hidden(builder, visits), self.visits)
         test, body, after = (
             builder.append_basic_block(f"{name}_rows") for name in ("test", "some", "after")
         )
         builder.branch(test)
         builder.position_at_end(test)
-        at, first = builder.load(visit), builder.load(entry)
-        builder.cbranch(builder.icmp_signed("<", at, given.stop), body, after)
+        builder.cbranch(self.flags.are_left(), body, after)
         builder.position_at_end(body)
-        row, count = self._visit(at, 0)
+        row, count = self._visit(0)
 
         def emit_rows(rows: int) -> None:
-            entries = builder.xor(count, WORD(PAIR)) if rows == 2 else count
-            emitter = self._emitter(rows)
-            numbers = [row, *(self._visit(at, each)[0] for each in range(1, rows))]
+            entries = count
+            if rows == 2:  # hidden, else its bit would be masked anew wherever the count is used
+                entries = hidden(builder, builder.xor(count, WORD(PAIR)))
+            numbers = [row, *(self._visit(each)[0] for each in range(1, rows))]
 
             def following() -> list[Value]:
-                return [self._visit(at, rows + each)[0] for each in range(2)]
+                return [self._visit(rows + each)[0] for each in range(2)]
 
-            emit(Visit(emitter, numbers, following, first, entries))
-            builder.store(builder.add(at, WORD(rows)), visit)
-            builder.store(builder.add(first, builder.mul(entries, WORD(rows))), entry)
+            emit(Visit(self._emitter(rows), numbers, following, entries))
+            passed = builder.add(builder.load(self.visits), WORD(rows * VISIT_BYTES))
+            builder.store(passed, self.visits)
+            self.flags.count_down(rows)
 
         if not pairs(self.vectors, self.vector_bytes):
             emit_rows(1)
@@ -107,7 +112,7 @@ class RowsLoop:
                     emit_rows(1)
         builder.branch(test)
         builder.position_at_end(after)
-        return at
+        return builder.sub(given.stop, self.flags.left())
 
     def sum(self, visit: Visit) -> None:
         """Emit that entries of one or two rows, packed, are added to the sums of these."""
@@ -126,16 +131,16 @@ class RowsLoop:
         emitter = visit.emitter
         starts = [self._sums_at(row) for row in visit.rows]
         emitter.begin(self.sums, starts, self.flags["later"])
-        offsets = self._pointer(INT16, self.given.offsets)
-        emitter.add_packed(panel, unit, offsets, self.values, visit.entry, visit.count)
+        emitter.add_packed(panel, unit, self.entries, visit.count)
         return emitter.join()
 
-    def _visit(self, visit: Value, distance: int) -> tuple[Value, Value]:
+    def _visit(self, distance: int) -> tuple[Value, Value]:
         """Return the row and the number of entries of a visit, by one load."""
-        visits = self._pointer(WORD, self.given.visits)
-        at = self.builder.gep(visits, [self.builder.add(visit, WORD(distance))])
-        word = hidden(self.builder, self.builder.load(at, align=4))  # else it would be two loads
-        row, count = split_numbers(self.builder, word, 32)
+        builder = self.builder
+        at = builder.add(builder.load(self.visits), WORD(distance * VISIT_BYTES))
+        loaded = builder.load(builder.inttoptr(at, WORD.as_pointer()), align=4)
+        word = hidden(builder, loaded)  # else it would be two loads
+        row, count = split_numbers(builder, word, 32)
         return row, count
 
     def _sums_at(self, row: Value) -> Value:
@@ -194,7 +199,9 @@ class FinishedRowsLoop(RowsLoop):
     def finish_by_rows(self, visit: Visit) -> None:
         """Emit that one or two rows, packed for panels read in B, meet all panels."""
         self._prefetch_sums(visit)
+        first = self.entries.addresses()
         with self._each_panel() as (shift, skipped):
+            self.entries.go_to(first)
             self._limit(visit.emitter, skipped, reads_b=True)
             panel = self.builder.gep(self.panel, [shift])
             self._finish(visit, panel, self.given.stride, shift)
@@ -220,6 +227,7 @@ class FinishedRowsLoop(RowsLoop):
     def each_as_given(self) -> None:
         """Emit a loop over rows of weights as they are given, each of which meets all panels."""
         builder, given = self.builder, self.given
+        self.flags = Flags(builder, self._conditions())
         indices, indptr = self._pointer(INT32, given.offsets), self._pointer(WORD, given.visits)
         with loop(builder, given.top, given.stop, WORD(1)) as row:
             after = builder.add(row, WORD(1))

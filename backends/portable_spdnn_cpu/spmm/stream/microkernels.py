@@ -10,8 +10,9 @@ Multiply-adds of one sum wait for each other, four cycles each, while a core beg
 So entries are added by turns to several sums of a vector, as many as `chains` says: to those of two
 rows that have as many entries, a pair, or to more than one of the same row, which are joined at its
 end. Offsets of packed rows are loaded a group ahead: on a Zen 5 an entry of four vectors takes 2.5
-cycles so, and 2.8 without. What a row has beyond whole groups is loaded like a group where it is
-packed, and one by one where it is as given.
+cycles so, and 2.8 without. In long rows those of two groups are loaded together there, by one load
+into a vector register, and it takes 2.2. What a row has beyond whole groups is loaded like a group
+where it is packed, and one by one where it is as given.
 
 Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each; where
 shuffles share a port with multiply-adds, as in Intel's cores with AVX-512, v + 1 operations of two
@@ -24,17 +25,22 @@ from contextlib import ExitStack
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils
 
-from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.grouped_loads import (
     GROUP,
     broadcast_group,
     load_numbers,
+    load_words,
     split_numbers,
 )
-from portable_spdnn_cpu.jit.loops import loop
-from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, VECTOR_REGISTERS
+from portable_spdnn_cpu.jit.loops import hidden, loop
+from portable_spdnn_cpu.jit.target import (
+    HAS_FAST_MASKS,
+    VECTOR_BYTES,
+    VECTOR_REGISTERS,
+    has_slow_word_loads,
+)
 from portable_spdnn_cpu.jit.vectors import (
     broadcast,
     clamped,
@@ -47,13 +53,14 @@ from portable_spdnn_cpu.jit.vectors import (
 )
 from portable_spdnn_cpu.layout.large_results import store_nontemporal
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.stream.entries import OFFSET_BYTES, WORD, Entries, Value
 
 # Vectors of 64 bytes in the widest panel: what leaves registers for four values, for one of them
 # that is spread and, where a processor has no operands in memory, for what is loaded.
 MAX_VECTORS = min(8, (VECTOR_REGISTERS - 4) * VECTOR_BYTES // BLOCK_BYTES)
-OFFSET_UNIT = 8  # bytes; x86 addresses scale an index by 8 at no cost
-WORD = ir.IntType(64)
-Value = Any  # an LLVM value; llvmlite has no types
+# Entries of a row, or a pair, from which on offsets of two groups are loaded together where loads
+# of single words are slow. With 16 rows from the second-level cache take a third longer.
+MANY = 24
 
 
 def chains(vectors: int, vector_bytes: int = BLOCK_BYTES) -> int:
@@ -67,31 +74,6 @@ def chains(vectors: int, vector_bytes: int = BLOCK_BYTES) -> int:
 def pairs(vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
     """Whether kernels for panels of so many vectors, and of fewer, take rows by pairs."""
     return chains(vectors, vector_bytes) > 1
-
-
-@intrinsic
-def copy_row(
-    typingctx: Any, vectors: Any, panel: Any, to: Any, source: Any, start: Any, columns: Any
-) -> Emission:
-    """panel[to + c] = source[start + c] for c < `columns`, and 0 up to the panel's width.
-
-    `vectors` and `columns` are as `row_loops.finish_rows` has them.
-    """
-    width = len(vectors)
-    signature = types.void(vectors, panel, types.intp, source, types.intp, types.intp)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        make = context.make_array
-        target, origin = (make(sig.args[n])(context, builder, args[n]).data for n in (1, 3))
-        row = RowsEmitter(builder, width, target.type.pointee)
-        items = WORD(width * row.vector.count)
-        row.limit(args[5], builder.icmp_signed(">=", args[5], items))
-        for number in range(width):
-            value = row.load(row.at(origin, args[4], number), number == width - 1)
-            builder.store(value, row.at(target, args[2], number), align=row.itemsize)
-        return context.get_dummy_value()
-
-    return signature, codegen
 
 
 class RowsEmitter:
@@ -165,46 +147,68 @@ class RowsEmitter:
                     pointer = self.at(sums, start, number)
                     builder.store(builder.load(pointer, align=self.vector_bytes), slot)
 
-    def add_packed(
-        self,
-        panel: Value,
-        unit: Value,
-        offsets: Value,
-        values: Value,
-        first: Value,
-        count: Value,
-    ) -> None:
-        """Add `count` entries of each row, from number `first` on, of arrays that are packed.
+    def add_packed(self, panel: Value, unit: Value, entries: Entries, count: Value) -> None:
+        """Add the next `count` entries of each row; `entries` are then those that follow.
 
-        These have GROUP items more than there are entries. Offsets are of 16 bits, in units of so
-        many items.
+        An entry's row of the panel is its offset times `unit` items behind the first.
         """
         builder, step = self.builder, self.rows
-        entries = builder.mul(count, WORD(step))
-        single = builder.add(first, builder.and_(entries, WORD(-GROUP)))
-
-        def load_offsets(entry: Value) -> Value:
-            place = builder.bitcast(builder.gep(offsets, [entry]), WORD.as_pointer())
-            return builder.load(place, align=2)
-
-        ahead = cgutils.alloca_once(builder, WORD)
-        builder.store(load_offsets(first), ahead)
-        with loop(builder, first, single, WORD(GROUP), unrolls=False) as entry:
-            factors = broadcast_group(builder, self.vector, builder.gep(values, [entry]))
-            group = split_numbers(builder, builder.load(ahead), 16)
-            builder.store(load_offsets(builder.add(entry, WORD(GROUP))), ahead)
-            for number in range(GROUP):
-                self._add(panel, factors[number], builder.mul(group[number], unit), number)
-        left = builder.and_(entries, WORD(GROUP - 1))
+        left = cgutils.alloca_once(builder, WORD)
+        builder.store(builder.mul(count, WORD(step)), left)
+        if has_slow_word_loads():
+            with builder.if_then(builder.icmp_unsigned(">=", builder.load(left), WORD(MANY))):
+                self._add_groups(panel, unit, entries, left, 2)
+        [ahead] = self._add_groups(panel, unit, entries, left, 1)
+        single = builder.load(left)
         with ExitStack() as stack:
             for number in range(0, GROUP - step, step):
-                is_there = builder.icmp_unsigned(">", left, WORD(number))
+                is_there = builder.icmp_unsigned(">", single, WORD(number))
                 stack.enter_context(builder.if_then(is_there))
                 if number == 0:
-                    factors = broadcast_group(builder, self.vector, builder.gep(values, [single]))
-                    group = split_numbers(builder, builder.load(ahead), 16)
+                    factors = self._factors(builder.load(entries.values))
+                    group = split_numbers(builder, builder.load(ahead), 8 * OFFSET_BYTES)
+                    entries.pass_by(single, self.itemsize)
                 for each in range(number, number + step):
                     self._add(panel, factors[each], builder.mul(group[each], unit), each)
+
+    def _add_groups(
+        self, panel: Value, unit: Value, entries: Entries, left: Value, together: int
+    ) -> list[Value]:
+        """Add entries of those that are left, a slot, by so many groups together.
+
+        Returns slots of the offsets that follow, of as many groups.
+        """
+        builder, step = self.builder, together * GROUP
+        begin = builder.load(entries.offsets)
+        whole = builder.and_(builder.load(left), WORD(-step))
+        end = builder.add(begin, builder.mul(whole, WORD(OFFSET_BYTES)))
+        ahead = [cgutils.alloca_once(builder, WORD) for _ in range(together)]
+
+        def load_ahead(address: Value) -> None:
+            words = load_words(builder, address, together, OFFSET_BYTES)
+            for slot, word in zip(ahead, words, strict=True):
+                builder.store(word, slot)
+
+        load_ahead(begin)
+        with loop(builder, begin, end, WORD(step * OFFSET_BYTES), unrolls=False) as address:
+            words = [builder.load(slot) for slot in ahead]
+            load_ahead(builder.add(address, WORD(step * OFFSET_BYTES)))
+            values = builder.load(entries.values)
+            for group, word in enumerate(words):
+                first = builder.add(values, WORD(group * GROUP * self.itemsize))
+                factors = self._factors(first)
+                for number, offset in enumerate(split_numbers(builder, word, 8 * OFFSET_BYTES)):
+                    self._add(panel, factors[number], builder.mul(offset, unit), number)
+            following = builder.add(values, WORD(step * self.itemsize))
+            builder.store(hidden(builder, following), entries.values)
+        builder.store(end, entries.offsets)
+        builder.store(builder.and_(builder.load(left), WORD(step - 1)), left)
+        return ahead
+
+    def _factors(self, values: Value) -> list[Value]:
+        """Return each of GROUP values from an address on, spread over a vector."""
+        pointer = self.builder.inttoptr(values, self.vector.element.as_pointer())
+        return broadcast_group(self.builder, self.vector, pointer)
 
     def add_as_given(
         self, panel: Value, stride: Value, indices: Value, values: Value, first: Value, stop: Value

@@ -16,8 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
-from portable_spdnn_cpu.jit.grouped_loads import GROUP
-from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT
+from portable_spdnn_cpu.spmm.stream.entries import AHEAD, OFFSET_UNIT
 
 # How weights lie in memory, as tuples, whose length is part of a type: as they were given; packed
 # for panels that are copied; packed for panels that are read in B, whose rows are told by number.
@@ -44,7 +43,7 @@ class StreamPart(NamedTuple):
         Where each block begins in `visits` and in `offsets`.
     offsets : ndarray of uint16
         Where each entry's row of B lies in the panel: BY_OFFSETS in units of OFFSET_UNIT bytes,
-        BY_ROWS the number of the row. Behind the last entry are GROUP items more, which are read.
+        BY_ROWS the number of the row. Behind the last entry are AHEAD items more, which are read.
     values : ndarray of float32 or float64
         As many.
     """
@@ -77,8 +76,8 @@ def pack_rows(
     """
     blocks = max(1, -(-A.shape[1] // k_block))
     first, stop = (int(A.indptr[row]) for row in (begin, end))
-    offsets = np.zeros(stop - first + GROUP, np.uint16)
-    values = np.zeros(stop - first + GROUP, A.dtype)
+    offsets = np.zeros(stop - first + AHEAD, np.uint16)
+    values = np.zeros(stop - first + AHEAD, A.dtype)
     first_visit, first_entry = (np.zeros(blocks + 1, np.int64) for _ in range(2))
     indptr, indices, data = map(read_only, (A.indptr[begin : end + 1], A.indices, A.data))
     most = stop - first + 2 * (end - begin)

@@ -4,17 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from numba.core import types
+
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.stream.entries import WORD
 from portable_spdnn_cpu.spmm.stream.job_words import (
     B_FORTRAN,
     B_STRIDE,
     WIDTH,
     B,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.microkernels import copy_row
+from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter
 from portable_spdnn_cpu.spmm.transposes import load_columns
+
+
+@intrinsic
+def copy_row(
+    typingctx: Any, vectors: Any, panel: Any, to: Any, source: Any, start: Any, columns: Any
+) -> Emission:
+    """panel[to + c] = source[start + c] for c < `columns`, and 0 up to the panel's width.
+
+    `vectors` and `columns` are as `row_loops.finish_rows` has them.
+    """
+    width = len(vectors)
+    signature = types.void(vectors, panel, types.intp, source, types.intp, types.intp)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        make = context.make_array
+        target, origin = (make(sig.args[n])(context, builder, args[n]).data for n in (1, 3))
+        row = RowsEmitter(builder, width, target.type.pointee)
+        items = WORD(width * row.vector.count)
+        row.limit(args[5], builder.icmp_signed(">=", args[5], items))
+        for number in range(width):
+            value = row.load(row.at(origin, args[4], number), number == width - 1)
+            builder.store(value, row.at(target, args[2], number), align=row.itemsize)
+        return context.get_dummy_value()
+
+    return signature, codegen
 
 
 @kernel_part

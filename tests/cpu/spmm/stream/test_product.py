@@ -15,11 +15,12 @@ from vector_lengths import needs_avx512, needs_sse2, output_with_vectors
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.jit.grouped_loads import GROUP
+from portable_spdnn_cpu.jit.target import has_slow_word_loads
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel
 from portable_spdnn_cpu.spmm.stream import product as stream_product
+from portable_spdnn_cpu.spmm.stream.entries import AHEAD
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, pairs
 from portable_spdnn_cpu.spmm.stream.packing import PAIR, WINDOW, pack_rows
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
@@ -244,7 +245,7 @@ def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
     part = pack_rows(A, begin, end, k_block, vectors * 8, paired)
     assert part.offsets.dtype == np.uint16
     # Numbers that are loaded together may reach beyond the last entry.
-    assert part.offsets.size == part.values.size == part.first_entry[-1] + GROUP
+    assert part.offsets.size == part.values.size == part.first_entry[-1] + AHEAD
     assert part.first_visit.size == blocks + 1
     found = np.zeros(A.shape)
     for block in range(blocks):
@@ -340,19 +341,26 @@ def test_a_call_is_prepared_once_for_all_of_a_kind(monkeypatch: pytest.MonkeyPat
         assert len(prepared) == 1
 
 
-def check_other_vectors(size: int, folder: Path, expected: str) -> None:
+def check_other_vectors(size: int, folder: Path, expected: str, **options: str) -> None:
     script = Path(__file__).with_name("vectors_of_others.py")
-    assert " ".join(output_with_vectors(size, script, folder)) == expected
+    assert " ".join(output_with_vectors(size, script, folder, **options)) == expected
 
 
 @needs_avx512
 def test_code_without_avx512(tmp_path: Path) -> None:
-    check_other_vectors(32, tmp_path, "6 4 2 2 1 1 1")
+    check_other_vectors(32, tmp_path, "False 6 4 2 2 1 1 1")
 
 
 @needs_sse2
 def test_code_without_avx(tmp_path: Path) -> None:
-    check_other_vectors(16, tmp_path, "3 2 1 1")
+    check_other_vectors(16, tmp_path, "False 3 2 1 1")
+
+
+@needs_avx512
+def test_code_with_the_other_loads_of_words(tmp_path: Path) -> None:
+    slow = not has_slow_word_loads()
+    other = "znver5" if slow else "skylake-avx512"
+    check_other_vectors(64, tmp_path, f"{slow} 8 4 4 2 2 2 2 2 2", wide=other)
 
 
 @pytest.mark.parametrize("vectors", [1, MAX_VECTORS])

@@ -1,7 +1,7 @@
-"""Run in a process of its own: streamed weights in code for processors with shorter vectors.
+"""Run in a process of its own: streamed weights in code for other processors.
 
-Prints the most vectors that a panel has, and how many sums take entries by turns with each width;
-raises where a result is wrong.
+Prints whether loads of single words are slow, the most vectors that a panel has, and how many sums
+take entries by turns with each width; raises where a result is wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.jit.target import has_slow_word_loads
 from portable_spdnn_cpu.machine.thread_pool import ALONE
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, chains
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
@@ -28,7 +29,8 @@ def main() -> None:
                 out = np.full((70, 150), np.nan, np.float32)
                 StreamProduct(A, Epilogue(), variant, pack).multiply(B, out, None, ALONE)
                 np.testing.assert_array_equal(out, dense @ B)
-    print(MAX_VECTORS, *(chains(vectors) for vectors in range(1, MAX_VECTORS + 1)))
+    by_turns = [chains(vectors) for vectors in range(1, MAX_VECTORS + 1)]
+    print(has_slow_word_loads(), MAX_VECTORS, *by_turns)
 
 
 if __name__ == "__main__":

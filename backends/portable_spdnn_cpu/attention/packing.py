@@ -153,6 +153,7 @@ def scan_groups(
     `fill` is set, both have been summed up. `seen` holds a zero for each panel, before and after. A
     block has 2^shift keys, a tile at least `least` entries.
     """
+    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
     groups = group_tiles.size - 1
     touched = np.empty(seen.size, np.uint32)
     while True:
@@ -162,8 +163,8 @@ def scan_groups(
         for group in range(begin, min(begin + GROUPS_EACH, groups)):
             first, end = GROUP * group, min(GROUP * (group + 1), counts.shape[1])
             many = 0
-            for entry in range(indptr[first], indptr[end]):
-                panel = indices[entry] >> PANEL_SHIFT
+            for entry in range(np.uint64(indptr[first]), np.uint64(indptr[end])):
+                panel = np.uint64(indices[entry] >> PANEL_SHIFT)
                 if seen[panel] == 0:
                     touched[many] = panel
                     many += 1
@@ -185,9 +186,9 @@ def scan_groups(
                 group_tiles[group + 1] = tiles
             for query in range(first, end):
                 current, place = -1, 0
-                for entry in range(indptr[query], indptr[query + 1]):
+                for entry in range(np.uint64(indptr[query]), np.uint64(indptr[query + 1])):
                     key = indices[entry]
-                    tile, part = -1 - seen[key >> PANEL_SHIFT], key >> shift
+                    tile, part = -1 - seen[np.uint64(key >> PANEL_SHIFT)], key >> shift
                     if tile < 0 and fill:
                         if part != current:
                             current, place = part, begins[part, query]

@@ -235,19 +235,21 @@ def transpose(
 
     `data` and `values` are None where the pattern is all.
     """
-    # A counting sort by output; rows come in order, so that the inputs of an output rise.
+    # A counting sort by output; rows come in order, so that the inputs of an output rise. Unsigned:
+    # of a signed index Numba asks at each use whether it counts from the end.
     for k in range(indices.size):
-        offsets[indices[k] + 1] += 1
+        offsets[np.uint64(indices[k] + 1)] += 1
     for output in range(offsets.size - 1):
         offsets[output + 1] += offsets[output]
     place = offsets[:-1].copy()
     for row in range(indptr.size - 1):
-        for k in range(indptr[row], indptr[row + 1]):
-            output = indices[k]
-            by_output[place[output]] = row
+        for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
+            own = np.uint64(indices[entry])
+            free = np.uint64(place[own])
+            by_output[free] = row
             if values is not None:
-                values[place[output]] = data[k]
-            place[output] += 1
+                values[free] = data[entry]
+            place[own] += 1
 
 
 def pack_product(

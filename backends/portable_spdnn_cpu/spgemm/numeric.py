@@ -8,6 +8,9 @@ Bound: as in `symbolic`, with the values of B to be read as well. An addition re
 scattered place of the accumulator; the multiplication costs little beside it. On top of that come,
 for each row, a scan of n / 64 words of bits (dense), probes and a sort of the columns found
 (hash), or a sort of all products (sorted). `row_bins` has what they cost.
+
+Loops over B's entries are unsigned: of a signed index Numba asks at each use whether it counts from
+the end, which takes a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -37,13 +40,13 @@ def add_to_sums(row: int, A: CsrOperand, B: CsrOperand, sums: Array) -> None:
         for k in range(A_indptr[row], A_indptr[row + 1]):
             middle = A_indices[k]
             factor = A_data[k]
-            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+            for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                 sums[B_indices[q]] += factor * B_data[q]
     else:
         for k in range(A_indptr[row], A_indptr[row + 1]):
             middle = A_indices[k]
             term = A_data[k] * B.uniform
-            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+            for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                 sums[B_indices[q]] += term
 
 
@@ -64,7 +67,7 @@ def add_dense(rows: Array, product: Product, work: RowWorkspace, sink: RowSink, 
                 prefetch_ahead(k, A_indices, B_indptr, B_indices, B_data)
                 middle = A_indices[k]
                 factor = A_data[k]
-                for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                     column = np.uint64(B_indices[q])
                     sums[column] += factor * B_data[q]
                     bits[column >> SIX] |= ONE << (column & LOW_SIX)
@@ -95,8 +98,9 @@ def refill_dense(rows: Array, product: Product, work: RowWorkspace, sink: RowSin
     for row in rows:
         add_to_sums(row, A, B, sums)
         for k in range(starts[row], starts[row] + entries[row]):
-            values[k] = sums[columns[k]]
-            sums[columns[k]] = 0
+            column = np.uint64(columns[k])
+            values[k] = sums[column]
+            sums[column] = 0
 
 
 @kernel_part
@@ -115,7 +119,7 @@ def add_hash(rows: Array, product: Product, work: RowWorkspace, sink: RowSink, u
             prefetch_ahead(k, A_indices, B_indptr, B_indices, B_data)
             middle = A_indices[k]
             factor = A_data[k]
-            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+            for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                 column = np.uint64(B_indices[q])
                 term = factor * B_data[q]
                 key = column + ONE
@@ -170,7 +174,7 @@ def refill_hash(rows: Array, product: Product, work: RowWorkspace, sink: RowSink
             prefetch_ahead(k, A_indices, B_indptr, B_indices, B_data)
             middle = A_indices[k]
             factor = A_data[k]
-            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+            for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                 column = np.uint64(B_indices[q])
                 slot = (column * GOLDEN) >> shift
                 while keys[slot] != column + ONE:
@@ -198,7 +202,7 @@ def add_sorted(rows: Array, product: Product, work: RowWorkspace, sink: RowSink,
             prefetch_ahead(k, A_indices, B_indptr, B_indices, B_data)
             middle = A_indices[k]
             factor = A_data[k]
-            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+            for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                 column = np.uint64(B_indices[q])
                 # The number of the product keeps those of one column in the order of A's columns.
                 order[count] = np.int64(column << length | np.uint64(count))

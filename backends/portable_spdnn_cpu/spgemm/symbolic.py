@@ -40,7 +40,7 @@ def count_dense(rows: Array, product: Product, work: RowWorkspace, counts: Array
         for k in range(A_indptr[row], A_indptr[row + 1]):
             prefetch_ahead(k, A_indices, B_indptr, B_indices, B_indices)  # no values
             middle = A_indices[k]
-            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+            for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                 column = np.uint64(B_indices[q])
                 word = bits[column >> SIX]
                 # Without a branch: which columns are new is as good as random.
@@ -53,7 +53,7 @@ def count_dense(rows: Array, product: Product, work: RowWorkspace, counts: Array
         else:
             for k in range(A_indptr[row], A_indptr[row + 1]):
                 middle = A_indices[k]
-                for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                     bits[np.uint64(B_indices[q]) >> SIX] = 0
         counts[row] = count
 
@@ -88,7 +88,7 @@ def count_hash(rows: Array, product: Product, work: RowWorkspace, counts: Array)
         for k in range(A_indptr[row], A_indptr[row + 1]):
             prefetch_ahead(k, A_indices, B_indptr, B_indices, B_indices)
             middle = A_indices[k]
-            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+            for q in range(np.uint64(B_indptr[middle]), np.uint64(B_indptr[middle + 1])):
                 column = np.uint64(B_indices[q])
                 key = column + ONE
                 slot = (column * GOLDEN) >> shift

@@ -135,7 +135,7 @@ def find_rows(
                 counts[used] = end - entry
             else:
                 stop = (block + 1) * k_block
-                while entry < end and indices[entry] < stop:
+                while entry < end and indices[np.uint64(entry)] < stop:
                     entry += 1
                 counts[used] = entry - begins[used]
             used += 1
@@ -201,20 +201,27 @@ def fill_blocks(
 
     `unit` is the offset from a row of the panel to the next.
     """
+    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
     entry = 0
     for block in range(first_visit.size - 1):
         place, stop, column = first_visit[block], first_visit[block + 1], block * k_block
         while place < stop:
-            count, together = visits[place, 1], 1
+            count, begin = visits[place, 1], begins[place]
             if paired and place + 1 < stop and visits[place + 1, 1] == count:
-                together = 2
                 visits[place, 1] = count + PAIR
-            for number in range(together):
-                begin, at = begins[place + number], entry + number
-                for k in range(begin, begin + count):
-                    offsets[at] = (indices[k] - column) * unit
-                    values[at] = data[k]
-                    at += together
-            entry += together * count
-            place += together
+                second = begins[place + 1]
+                for k in range(count):
+                    one, other = np.uint64(begin + k), np.uint64(second + k)
+                    offsets[np.uint64(entry)] = (indices[one] - column) * unit
+                    offsets[np.uint64(entry + 1)] = (indices[other] - column) * unit
+                    values[np.uint64(entry)] = data[one]
+                    values[np.uint64(entry + 1)] = data[other]
+                    entry += 2
+                place += 2
+            else:
+                for k in range(np.uint64(begin), np.uint64(begin + count)):
+                    offsets[np.uint64(entry)] = (indices[k] - column) * unit
+                    values[np.uint64(entry)] = data[k]
+                    entry += 1
+                place += 1
         first_entry[block + 1] = entry

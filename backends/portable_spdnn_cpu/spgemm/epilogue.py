@@ -81,11 +81,11 @@ def apply_epilogue(row: int, sink: RowSink, start: int, end: int) -> int:
         lower = max(lower, values.dtype.type(0))
     activated = activation > RELU
     if activated:  # in a loop of its own: the calls would slow down the one below
-        for k in range(start, end):
-            values[k] = activate(values[k] + bias[columns[k]], activation)
+        for k in range(np.uint64(start), np.uint64(end)):  # unsigned, as in `numeric`
+            values[k] = activate(values[k] + bias[np.uint64(columns[k])], activation)
     kept = start
-    for k in range(start, end):
-        column = columns[k]
+    for k in range(np.uint64(start), np.uint64(end)):
+        column = np.uint64(columns[k])
         value = values[k] if activated else values[k] + bias[column]
         # Comparisons are false for NaN, which therefore stays.
         if value <= lower:
@@ -96,8 +96,8 @@ def apply_epilogue(row: int, sink: RowSink, start: int, end: int) -> int:
             value = upper
         if value == 0:
             continue
-        columns[kept] = column
-        values[kept] = value
+        columns[np.uint64(kept)] = column
+        values[np.uint64(kept)] = value
         kept += 1
     sink.owners[row] = sink.thread
     sink.starts[row] = start

@@ -22,8 +22,9 @@ def output_with_vectors(
 ) -> list[str]:
     """Run a script, which must succeed, and return the words that it printed.
 
-    Vectors have 64 bytes, as with AVX-512 and fast gathers, 32, as with AVX2, or 16, as with SSE2;
-    `cache` is an empty folder for machine code, and `wide` the processor with those of 64 bytes.
+    Vectors have 64 bytes, as with AVX-512, 32, as with AVX2, or 16, as with SSE2. `cache` is an
+    empty folder for machine code, and `wide` LLVM's name of the processor with those of 64 bytes:
+    of one with fast gathers, unless another is given.
     """
     name, features = "x86-64", "+sse,+sse2"
     if size > 16:

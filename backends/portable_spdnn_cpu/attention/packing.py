@@ -153,7 +153,7 @@ def scan_groups(
     `fill` is set, both have been summed up. `seen` holds a zero for each panel, before and after. A
     block has 2^shift keys, a tile at least `least` entries.
     """
-    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
+    # Indices are unsigned: see `jit.compilation`.
     groups = group_tiles.size - 1
     touched = np.empty(seen.size, np.uint32)
     while True:

@@ -35,18 +35,17 @@ def load_numbers(builder: Any, pointer: Any, count: int = GROUP) -> list[Any]:
 
 
 def load_words(builder: Any, address: Any, count: int, align: int) -> list[Any]:
-    """Return a word from an address on, or two by one load into a vector register.
+    """Return a word from an address on, or two by one load, into a vector register of x86.
 
-    Out of a register words come late, behind multiply-adds that wait for their operands: two are to
-    be loaded well before they are used.
+    Out of that register words come behind multiply-adds that wait for their operands: two are to be
+    loaded well before they are used. `align` is what the address is a multiple of.
     """
     if count == 1:
         return [builder.load(builder.inttoptr(address, WORD.as_pointer()), align=align)]
-    pair = ir.VectorType(WORD, count)
+    pair = ir.VectorType(WORD, 2)
     loaded = builder.load(builder.inttoptr(address, pair.as_pointer()), align=align)
-    # An empty asm hides what the register holds: LLVM would load each word by itself.
-    register = builder.asm(ir.FunctionType(pair, [pair]), "", "=v,0", [loaded], False)
-    return [builder.extract_element(register, ir.IntType(32)(lane)) for lane in range(count)]
+    register = hidden(builder, loaded, "v")  # else LLVM would load each word by itself
+    return [builder.extract_element(register, ir.IntType(32)(lane)) for lane in range(2)]
 
 
 def split_numbers(builder: Any, packed: Any, bits: int) -> list[Any]:
@@ -91,8 +90,7 @@ def broadcast_group(
         if is_x86(builder.module.triple):
             # LLVM sees through shuffles, and would load each number apart, or keep a register of
             # lane numbers for each. An empty asm hides what the register holds.
-            kind = ir.FunctionType(register.type, [register.type])
-            register = builder.asm(kind, "", "=v,0", [register], False)
+            register = hidden(builder, register, "v")
         for number in range(together):
             each = [lane - lane % together + number for lane in range(lanes)]
             spread = _lanes(builder, register, each)

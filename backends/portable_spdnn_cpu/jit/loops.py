@@ -63,9 +63,13 @@ def by_number(builder: Any, number: Value, most: int, emit: Callable[[int], Valu
     return value
 
 
-def hidden(builder: Any, word: Value) -> Value:
-    """Return a word through an empty asm, so that LLVM does not know how it came about."""
-    return builder.asm(ir.FunctionType(word.type, [word.type]), "", "=r,0", [word], False)
+def hidden(builder: Any, value: Value, register: str = "r") -> Value:
+    """Return a value through an empty asm, so that LLVM does not know how it came about.
+
+    `register` is what an asm constraint calls its kind: "r" for a word, "v" for a vector of x86.
+    """
+    kind = ir.FunctionType(value.type, [value.type])
+    return builder.asm(kind, "", f"={register},0", [value], False)
 
 
 def align_loop(builder: Any, latch: Any) -> None:

@@ -110,7 +110,7 @@ def fill_rows(
     copies: Array,
 ) -> bool:
     """Fill what `_filler` says, from valid offsets; false where an index is not below the rows."""
-    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
+    # Indices are unsigned: see `jit.compilation`.
     extent, one = np.uint64(rows), np.uint64(1)
     # places[row + 1] is where the next entry of a row goes; in the end it is where it stops.
     for entry in range(columns.size):

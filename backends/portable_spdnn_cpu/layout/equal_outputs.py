@@ -105,7 +105,7 @@ def whole_groups(rows: Array, hashes: Array, size: int) -> Array:
 @kernel
 def add_marks(indptr: Array, indices: Array, marks: Array, hashes: Array) -> None:
     """Add the mark of each row to the hashes of its columns."""
-    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
+    # Indices are unsigned: see `jit.compilation`.
     for row in range(indptr.size - 1):
         for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
             hashes[np.uint64(indices[entry])] += marks[row]

@@ -235,8 +235,8 @@ def transpose(
 
     `data` and `values` are None where the pattern is all.
     """
-    # A counting sort by output; rows come in order, so that the inputs of an output rise. Unsigned:
-    # of a signed index Numba asks at each use whether it counts from the end.
+    # A counting sort by output; rows come in order, so that the inputs of an output rise. Indices
+    # are unsigned: see `jit.compilation`.
     for k in range(indices.size):
         offsets[np.uint64(indices[k] + 1)] += 1
     for output in range(offsets.size - 1):

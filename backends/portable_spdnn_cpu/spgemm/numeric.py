@@ -9,8 +9,8 @@ scattered place of the accumulator; the multiplication costs little beside it. O
 for each row, a scan of n / 64 words of bits (dense), probes and a sort of the columns found
 (hash), or a sort of all products (sorted). `row_bins` has what they cost.
 
-Loops over B's entries are unsigned: of a signed index Numba asks at each use whether it counts from
-the end, which takes a twentieth of the time.
+Numbers of B's entries are unsigned (see `jit.compilation`), as its indices are: a twentieth of the
+time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
 constants are in `costs`. Two thirds of random products took 0.9 to 1.2 times what it says on a Zen
-4; 0.90 to 1.14 times on a Zen 5, by the stream 0.92 to 1.09 times; 0.84 to 1.22 times on an Intel
+4; 0.90 to 1.12 times on a Zen 5, by the stream 0.92 to 1.10 times; 0.84 to 1.22 times on an Intel
 Xeon, and 0.72 to 1.55 of those with up to 300,000 rows; and 0.83 to 1.2 times on a Zen 3 with AVX2,
 before panels beyond the first level were priced by the share that it holds. Choices depend mostly
 on ratios of what it says.
@@ -35,8 +35,8 @@ FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far
 # Intel core.
 CLUSTERED_FAR = 3.0
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
-# Seconds to pack A: of a call, of an entry, and of a row that has entries in a block of columns, as
-# measured on a Zen 5.
+# Seconds to pack A: of a call, of an entry, and of a row that has entries in a block of columns. For
+# all processors, as measured on a Zen 5.
 PACK_CALL, PACK_ENTRY, PACK_ROW = 2e-5, 1e-9, 8e-9
 OUTER_ITEM = 1.6e-9  # of an item of C where k is 1, and NumPy takes a loop of its own
 

@@ -16,7 +16,7 @@ from portable_spdnn_cpu.conv.stream import StreamConv, conv_size
 from portable_spdnn_cpu.conv.tuning import Cut, cuts
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.stream.entries import AHEAD
+from portable_spdnn_cpu.spmm.stream.entries import PADDING
 from portable_spdnn_cpu.spmm.stream.packing import PAIR
 
 POOL = ThreadPool(2)
@@ -102,7 +102,7 @@ def assert_unpacked(packed: packing.PackedConv, matrices: np.ndarray, parts: int
                     entry += 1
                 visit += together
     np.testing.assert_array_equal(found, matrices)
-    assert packed.values.size == np.count_nonzero(matrices) + groups * parts * AHEAD
+    assert packed.values.size == np.count_nonzero(matrices) + groups * parts * PADDING
     if parts == 1:  # most outputs have as many entries in a block as another one
         assert (packed.visits[:, 1] >= PAIR).any()
     # The first block of a part begins the sums of all of its outputs.

@@ -96,7 +96,7 @@ def add_short_columns(
     values = array_at(words[VALUES], words[ENTRIES], dtype)
     x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
     items = np.empty(BLOCK_ENTRIES + len(written), dtype)
-    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
+    # Indices are unsigned: see `jit.compilation`.
     one, most, at_once = np.uint64(1), np.uint64(BLOCK_ENTRIES), np.uint64(len(written))
     column, columns = np.uint64(begin), np.uint64(until)
     while column < columns:

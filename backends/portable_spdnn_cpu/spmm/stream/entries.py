@@ -1,44 +1,63 @@
-"""Where entries of packed weights lie, for emitters."""
+"""Where entries of packed weights lie: what packing and kernels agree on, and their addresses."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.grouped_loads import GROUP
 from portable_spdnn_cpu.jit.loops import hidden
+from portable_spdnn_cpu.spmm.emitter import WORD, Value
 
 OFFSET_BYTES = 2  # of an entry's offset into the panel
 OFFSET_UNIT = 8  # bytes; x86 addresses scale an index by 8 at no cost
-AHEAD = 2 * GROUP  # offsets that are read behind the last entry
-WORD = ir.IntType(64)
-Value = Any  # an LLVM value; llvmlite has no types
+# Items behind the last entry: so many offsets are read there (`RowsEmitter.add_packed`), and fewer
+# values.
+PADDING = 2 * GROUP
 
 
 class Entries:
-    """Emits where the next entry's offset and value lie: slots of two addresses.
+    """Emits where the next entry lies: the addresses of its offset and its value, in slots.
 
-    LLVM does not know how they come about. It would keep more in registers, and then on the stack.
+    They go through `hidden`: LLVM would tell them by arrays and numbers of entries, for which
+    registers do not suffice.
+
+    Parameters
+    ----------
+    builder : llvmlite.ir.IRBuilder
+    offsets, values, first : LLVM words
+        Addresses of arrays, and the number of the entry to begin with.
+    itemsize : int
+        Bytes of a value.
     """
 
-    def __init__(self, builder: Any, offsets: Value, values: Value) -> None:
-        self.builder = builder
-        self.offsets, self.values = (cgutils.alloca_once(builder, WORD) for _ in range(2))
-        self.go_to([offsets, values])
+    def __init__(
+        self, builder: Any, offsets: Value, values: Value, first: Value, itemsize: int
+    ) -> None:
+        self.builder, self.itemsize = builder, itemsize
+        self._offset, self._value = (cgutils.alloca_once(builder, WORD) for _ in range(2))
+        self._set(offsets, values, first)
 
-    def addresses(self) -> list[Value]:
-        """Return the addresses of the offset and the value."""
-        return [self.builder.load(slot) for slot in (self.offsets, self.values)]
+    def offset(self) -> Value:
+        """Return the address of the offset."""
+        return self.builder.load(self._offset)
 
-    def go_to(self, addresses: list[Value]) -> None:
-        """Go on with the offset and the value at two addresses."""
-        for slot, address in zip((self.offsets, self.values), addresses, strict=True):
+    def value(self) -> Value:
+        """Return the address of the value."""
+        return self.builder.load(self._value)
+
+    def go_to(self, offset: Value, value: Value) -> None:
+        """Go to the entry with its offset and value at two addresses."""
+        for slot, address in ((self._offset, offset), (self._value, value)):
             self.builder.store(hidden(self.builder, address), slot)
 
-    def pass_by(self, count: Value, itemsize: int) -> None:
-        """Pass by so many entries, with values of so many bytes."""
+    def pass_by(self, count: Value) -> None:
+        """Pass by so many entries."""
+        self._set(self.offset(), self.value(), count)
+
+    def _set(self, offset: Value, value: Value, count: Value) -> None:
+        """Go to the entry so many behind one."""
         builder = self.builder
-        lengths = [builder.mul(count, WORD(size)) for size in (OFFSET_BYTES, itemsize)]
-        self.go_to(list(map(builder.add, self.addresses(), lengths)))
+        sizes = ((offset, OFFSET_BYTES), (value, self.itemsize))
+        self.go_to(*(builder.add(at, builder.mul(count, WORD(size))) for at, size in sizes))

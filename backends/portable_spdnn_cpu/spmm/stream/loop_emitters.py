@@ -15,12 +15,13 @@ from portable_spdnn_cpu.jit.grouped_loads import split_numbers
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import hidden, loop
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.entries import OFFSET_UNIT, WORD, Entries, Value
+from portable_spdnn_cpu.spmm.emitter import WORD, Value
+from portable_spdnn_cpu.spmm.stream.entries import OFFSET_UNIT, Entries
 from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter, pairs
 from portable_spdnn_cpu.spmm.stream.packing import PAIR
 
 INT32 = ir.IntType(32)
-VISIT_BYTES = 8  # of those that `packing.StreamPart` has
+VISIT_BYTES = 8  # two numbers of 32 bits: see `packing.StreamPart`
 
 
 class Visit(NamedTuple):
@@ -61,34 +62,35 @@ class RowsLoop:
         self.width = WORD(vectors * vector_bytes // self.itemsize)
         # Items, of offsets into a panel that is copied.
         self.unit = WORD(OFFSET_UNIT // self.itemsize)
-        addresses = given.values, given.panel, given.sums
-        self.values, self.panel, self.sums = map(self._values_at, addresses)
+        self.panel, self.sums = map(self._values_at, (given.panel, given.sums))
+        self.flags = Flags(builder, self._conditions())
 
     def _conditions(self) -> dict[str, Value]:
         """Return the flags' conditions, by name."""
         return {"later": self.given.later, "far": self.given.far}
 
     def each_packed(self, emit: Callable[[Visit], None]) -> Value:
-        """Emit a loop over rows of a block, two at a time where they are a pair; return its end."""
+        """Emit a loop over rows of a block, two at a time where they are a pair.
+
+        Returns the visit at which it stopped.
+        """
         builder, given = self.builder, self.given
-        self.flags = Flags(builder, self._conditions(), builder.sub(given.stop, given.top))
-        self.entries = Entries(builder, given.offsets, given.values)
-        self.entries.pass_by(given.entry, self.itemsize)
+        self.entries = Entries(builder, given.offsets, given.values, given.entry, self.itemsize)
         self.visits = cgutils.alloca_once(builder, WORD)
-        visits = builder.add(given.visits, builder.mul(given.top, WORD(VISIT_BYTES)))
-        builder.store(hidden(builder, visits), self.visits)
+        builder.store(self._visit_at(given.top), self.visits)
+        end = self._visit_at(given.stop)
         test, body, after = (
             builder.append_basic_block(f"{name}_rows") for name in ("test", "some", "after")
         )
         builder.branch(test)
         builder.position_at_end(test)
-        builder.cbranch(self.flags.are_left(), body, after)
+        builder.cbranch(builder.icmp_signed("<", builder.load(self.visits), end), body, after)
         builder.position_at_end(body)
         row, count = self._visit(0)
 
         def emit_rows(rows: int) -> None:
             entries = count
-            if rows == 2:  # hidden, else its bit would be masked anew wherever the count is used
+            if rows == 2:  # hidden, else PAIR would be masked anew wherever the count is used
                 entries = hidden(builder, builder.xor(count, WORD(PAIR)))
             numbers = [row, *(self._visit(each)[0] for each in range(1, rows))]
 
@@ -98,7 +100,6 @@ class RowsLoop:
             emit(Visit(self._emitter(rows), numbers, following, entries))
             passed = builder.add(builder.load(self.visits), WORD(rows * VISIT_BYTES))
             builder.store(passed, self.visits)
-            self.flags.count_down(rows)
 
         if not pairs(self.vectors, self.vector_bytes):
             emit_rows(1)
@@ -112,7 +113,14 @@ class RowsLoop:
                     emit_rows(1)
         builder.branch(test)
         builder.position_at_end(after)
-        return builder.sub(given.stop, self.flags.left())
+        passed = builder.sub(builder.load(self.visits), given.visits)
+        return builder.sdiv(passed, WORD(VISIT_BYTES))
+
+    def _visit_at(self, number: Value) -> Value:
+        """Return the address of a visit, hidden: LLVM would keep the array's, and the number."""
+        builder = self.builder
+        at = builder.add(self.given.visits, builder.mul(number, WORD(VISIT_BYTES)))
+        return hidden(builder, at)
 
     def sum(self, visit: Visit) -> None:
         """Emit that entries of one or two rows, packed, are added to the sums of these."""
@@ -199,9 +207,9 @@ class FinishedRowsLoop(RowsLoop):
     def finish_by_rows(self, visit: Visit) -> None:
         """Emit that one or two rows, packed for panels read in B, meet all panels."""
         self._prefetch_sums(visit)
-        first = self.entries.addresses()
+        first = self.entries.offset(), self.entries.value()
         with self._each_panel() as (shift, skipped):
-            self.entries.go_to(first)
+            self.entries.go_to(*first)
             self._limit(visit.emitter, skipped, reads_b=True)
             panel = self.builder.gep(self.panel, [shift])
             self._finish(visit, panel, self.given.stride, shift)
@@ -217,7 +225,7 @@ class FinishedRowsLoop(RowsLoop):
 
     @contextmanager
     def _each_panel(self) -> Iterator[tuple[Value, Value]]:
-        """Emit a loop over panels; gives how far behind the first, and what it skips."""
+        """Emit a loop over panels, at least one; gives how far behind the first, and `skipped`."""
         builder, given = self.builder, self.given
         with loop(builder, WORD(0), given.panels, WORD(1)) as panel:
             is_first = builder.icmp_signed("==", panel, WORD(0))
@@ -227,8 +235,8 @@ class FinishedRowsLoop(RowsLoop):
     def each_as_given(self) -> None:
         """Emit a loop over rows of weights as they are given, each of which meets all panels."""
         builder, given = self.builder, self.given
-        self.flags = Flags(builder, self._conditions())
         indices, indptr = self._pointer(INT32, given.offsets), self._pointer(WORD, given.visits)
+        values = self._values_at(given.values)
         with loop(builder, given.top, given.stop, WORD(1)) as row:
             after = builder.add(row, WORD(1))
             with builder.if_then(self.flags["prefetches"], likely=False):
@@ -243,7 +251,7 @@ class FinishedRowsLoop(RowsLoop):
                 self._limit(emitter, skipped, reads_b=True)
                 emitter.begin(self.sums, [self._sums_at(row)], self.flags["later"])
                 panel = builder.gep(self.panel, [shift])
-                emitter.add_as_given(panel, given.stride, indices, self.values, first, stop)
+                emitter.add_as_given(panel, given.stride, indices, values, first, stop)
                 [slots] = emitter.join()
                 self._write(emitter, slots, row, shift)
 

@@ -10,13 +10,13 @@ Multiply-adds of one sum wait for each other, four cycles each, while a core beg
 So entries are added by turns to several sums of a vector, as many as `chains` says: to those of two
 rows that have as many entries, a pair, or to more than one of the same row, which are joined at its
 end. Offsets of packed rows are loaded a group ahead: on a Zen 5 an entry of four vectors takes 2.5
-cycles so, and 2.8 without. In long rows those of two groups are loaded together there, by one load
-into a vector register, and it takes 2.2. What a row has beyond whole groups is loaded like a group
+cycles so, and 2.8 without; in long rows, of which there the offsets of two groups come by one load
+into a vector register, it takes 2.2. What a row has beyond whole groups is loaded like a group
 where it is packed, and one by one where it is as given.
 
-Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each; where
-shuffles share a port with multiply-adds, as in Intel's cores with AVX-512, v + 1 operations of two
-ports.
+Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each, and
+v + 3/8 where offsets come by two groups; where shuffles share a port with multiply-adds, as in
+Intel's cores with AVX-512, v + 1 operations of two ports.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ from portable_spdnn_cpu.jit.vectors import (
 )
 from portable_spdnn_cpu.layout.large_results import store_nontemporal
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.entries import OFFSET_BYTES, WORD, Entries, Value
+from portable_spdnn_cpu.spmm.emitter import WORD, Value
+from portable_spdnn_cpu.spmm.stream.entries import OFFSET_BYTES, Entries
 
 # Vectors of 64 bytes in the widest panel: what leaves registers for four values, for one of them
 # that is spread and, where a processor has no operands in memory, for what is loaded.
 MAX_VECTORS = min(8, (VECTOR_REGISTERS - 4) * VECTOR_BYTES // BLOCK_BYTES)
-# Entries of a row, or a pair, from which on offsets of two groups are loaded together where loads
-# of single words are slow. With 16 rows from the second-level cache take a third longer.
-MANY = 24
+# Entries of a row, or of both rows of a pair together, from which on the offsets of two groups are
+# loaded at once where loads of single words are slow. From 16 on it took a third longer with rows
+# of panels that the first level does not hold.
+LONG_ROW = 24
 
 
 def chains(vectors: int, vector_bytes: int = BLOCK_BYTES) -> int:
@@ -148,41 +150,44 @@ class RowsEmitter:
                     builder.store(builder.load(pointer, align=self.vector_bytes), slot)
 
     def add_packed(self, panel: Value, unit: Value, entries: Entries, count: Value) -> None:
-        """Add the next `count` entries of each row; `entries` are then those that follow.
+        """Add the next `count` entries of each row; `entries` then goes on behind them.
 
-        An entry's row of the panel is its offset times `unit` items behind the first.
+        An entry's row of the panel is its offset times `unit` items behind the first. Up to PADDING
+        offsets behind the last entry are read.
         """
-        builder, step = self.builder, self.rows
-        left = cgutils.alloca_once(builder, WORD)
-        builder.store(builder.mul(count, WORD(step)), left)
+        builder, rows = self.builder, self.rows
+        left = cgutils.alloca_once(builder, WORD)  # entries of all rows
+        builder.store(builder.mul(count, WORD(rows)), left)
         if has_slow_word_loads():
-            with builder.if_then(builder.icmp_unsigned(">=", builder.load(left), WORD(MANY))):
+            with builder.if_then(builder.icmp_unsigned(">=", builder.load(left), WORD(LONG_ROW))):
                 self._add_groups(panel, unit, entries, left, 2)
         [ahead] = self._add_groups(panel, unit, entries, left, 1)
-        single = builder.load(left)
+        rest = builder.load(left)
         with ExitStack() as stack:
-            for number in range(0, GROUP - step, step):
-                is_there = builder.icmp_unsigned(">", single, WORD(number))
+            for number in range(0, GROUP - rows, rows):
+                is_there = builder.icmp_unsigned(">", rest, WORD(number))
                 stack.enter_context(builder.if_then(is_there))
                 if number == 0:
-                    factors = self._factors(builder.load(entries.values))
+                    factors = self._factors(entries.value())
                     group = split_numbers(builder, builder.load(ahead), 8 * OFFSET_BYTES)
-                    entries.pass_by(single, self.itemsize)
-                for each in range(number, number + step):
+                    entries.pass_by(rest)
+                for each in range(number, number + rows):
                     self._add(panel, factors[each], builder.mul(group[each], unit), each)
 
     def _add_groups(
         self, panel: Value, unit: Value, entries: Entries, left: Value, together: int
     ) -> list[Value]:
-        """Add entries of those that are left, a slot, by so many groups together.
+        """Add entries by steps of so many groups; `left`, a slot, then holds how many remain.
 
-        Returns slots of the offsets that follow, of as many groups.
+        Returns slots of the offsets of the groups that come next, a word for each.
         """
         builder, step = self.builder, together * GROUP
-        begin = builder.load(entries.offsets)
+        begin = entries.offset()
         whole = builder.and_(builder.load(left), WORD(-step))
         end = builder.add(begin, builder.mul(whole, WORD(OFFSET_BYTES)))
         ahead = [cgutils.alloca_once(builder, WORD) for _ in range(together)]
+        value = cgutils.alloca_once(builder, WORD)
+        builder.store(entries.value(), value)
 
         def load_ahead(address: Value) -> None:
             words = load_words(builder, address, together, OFFSET_BYTES)
@@ -193,15 +198,14 @@ class RowsEmitter:
         with loop(builder, begin, end, WORD(step * OFFSET_BYTES), unrolls=False) as address:
             words = [builder.load(slot) for slot in ahead]
             load_ahead(builder.add(address, WORD(step * OFFSET_BYTES)))
-            values = builder.load(entries.values)
+            first = builder.load(value)
             for group, word in enumerate(words):
-                first = builder.add(values, WORD(group * GROUP * self.itemsize))
-                factors = self._factors(first)
+                factors = self._factors(builder.add(first, WORD(group * GROUP * self.itemsize)))
                 for number, offset in enumerate(split_numbers(builder, word, 8 * OFFSET_BYTES)):
                     self._add(panel, factors[number], builder.mul(offset, unit), number)
-            following = builder.add(values, WORD(step * self.itemsize))
-            builder.store(hidden(builder, following), entries.values)
-        builder.store(end, entries.offsets)
+            following = builder.add(first, WORD(step * self.itemsize))
+            builder.store(hidden(builder, following), value)
+        entries.go_to(end, builder.load(value))
         builder.store(builder.and_(builder.load(left), WORD(step - 1)), left)
         return ahead
 

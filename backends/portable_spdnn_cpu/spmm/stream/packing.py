@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
-from portable_spdnn_cpu.spmm.stream.entries import AHEAD, OFFSET_UNIT
+from portable_spdnn_cpu.spmm.stream.entries import OFFSET_UNIT, PADDING
 
 # How weights lie in memory, as tuples, whose length is part of a type: as they were given; packed
 # for panels that are copied; packed for panels that are read in B, whose rows are told by number.
@@ -43,7 +43,7 @@ class StreamPart(NamedTuple):
         Where each block begins in `visits` and in `offsets`.
     offsets : ndarray of uint16
         Where each entry's row of B lies in the panel: BY_OFFSETS in units of OFFSET_UNIT bytes,
-        BY_ROWS the number of the row. Behind the last entry are AHEAD items more, which are read.
+        BY_ROWS the number of the row. Behind the last entry are PADDING items more.
     values : ndarray of float32 or float64
         As many.
     """
@@ -76,8 +76,8 @@ def pack_rows(
     """
     blocks = max(1, -(-A.shape[1] // k_block))
     first, stop = (int(A.indptr[row]) for row in (begin, end))
-    offsets = np.zeros(stop - first + AHEAD, np.uint16)
-    values = np.zeros(stop - first + AHEAD, A.dtype)
+    offsets = np.zeros(stop - first + PADDING, np.uint16)
+    values = np.zeros(stop - first + PADDING, A.dtype)
     first_visit, first_entry = (np.zeros(blocks + 1, np.int64) for _ in range(2))
     indptr, indices, data = map(read_only, (A.indptr[begin : end + 1], A.indices, A.data))
     most = stop - first + 2 * (end - begin)
@@ -125,7 +125,7 @@ def find_rows(
     those of a block follow each other. `number` is that of the first row. Returns how many rows all
     blocks have, and writes how many those before each have.
     """
-    last, used = first_visit.size - 2, 0
+    last, used = first_visit.size - 2, 0  # indices are unsigned: see `jit.compilation`
     for row in range(indptr.size - 1):
         entry, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
         block = 0
@@ -145,8 +145,8 @@ def find_rows(
             block += 1  # mostly the next
             if entry == end:
                 block = last
-            elif indices[entry] >= stop + k_block:
-                block = indices[entry] // k_block
+            elif indices[np.uint64(entry)] >= stop + k_block:
+                block = indices[np.uint64(entry)] // k_block
     for block in range(last + 1):
         first_visit[block + 1] += first_visit[block]
     return used
@@ -201,15 +201,14 @@ def fill_blocks(
 
     `unit` is the offset from a row of the panel to the next.
     """
-    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
-    entry = 0
+    entry = 0  # indices are unsigned: see `jit.compilation`
     for block in range(first_visit.size - 1):
         place, stop, column = first_visit[block], first_visit[block + 1], block * k_block
         while place < stop:
             count, begin = visits[place, 1], begins[place]
             if paired and place + 1 < stop and visits[place + 1, 1] == count:
                 visits[place, 1] = count + PAIR
-                second = begins[place + 1]
+                second = begins[place + 1]  # a loop of its own, for a step that is constant
                 for k in range(count):
                     one, other = np.uint64(begin + k), np.uint64(second + k)
                     offsets[np.uint64(entry)] = (indices[one] - column) * unit

@@ -9,7 +9,7 @@ from numba.core import types
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.entries import WORD
+from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.job_words import (
     B_FORTRAN,
     B_STRIDE,

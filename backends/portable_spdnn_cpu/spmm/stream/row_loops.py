@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.spmm.stream.entries import WORD, Value
+from portable_spdnn_cpu.spmm.emitter import WORD, Value
 from portable_spdnn_cpu.spmm.stream.loop_emitters import FinishedRowsLoop, RowsLoop
 from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, GIVEN
 

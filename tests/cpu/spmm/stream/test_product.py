@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from guard_pages import array_before_a_guard_page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offsets import at_offset
@@ -20,9 +21,9 @@ from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel
 from portable_spdnn_cpu.spmm.stream import product as stream_product
-from portable_spdnn_cpu.spmm.stream.entries import AHEAD
-from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, pairs
-from portable_spdnn_cpu.spmm.stream.packing import PAIR, WINDOW, pack_rows
+from portable_spdnn_cpu.spmm.stream.entries import PADDING
+from portable_spdnn_cpu.spmm.stream.microkernels import LONG_ROW, MAX_VECTORS, pairs
+from portable_spdnn_cpu.spmm.stream.packing import PAIR, WINDOW, StreamPart, pack_rows
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 POOLS = ThreadPool(1), ThreadPool(3)
@@ -245,7 +246,7 @@ def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
     part = pack_rows(A, begin, end, k_block, vectors * 8, paired)
     assert part.offsets.dtype == np.uint16
     # Numbers that are loaded together may reach beyond the last entry.
-    assert part.offsets.size == part.values.size == part.first_entry[-1] + AHEAD
+    assert part.offsets.size == part.values.size == part.first_entry[-1] + PADDING
     assert part.first_visit.size == blocks + 1
     found = np.zeros(A.shape)
     for block in range(blocks):
@@ -341,26 +342,53 @@ def test_a_call_is_prepared_once_for_all_of_a_kind(monkeypatch: pytest.MonkeyPat
         assert len(prepared) == 1
 
 
-def check_other_vectors(size: int, folder: Path, expected: str, **options: str) -> None:
-    script = Path(__file__).with_name("vectors_of_others.py")
-    assert " ".join(output_with_vectors(size, script, folder, **options)) == expected
+def output_of_products(size: int, folder: Path, wide: str = "skylake-avx512") -> str:
+    script = Path(__file__).with_name("products_by_environment.py")
+    return " ".join(output_with_vectors(size, script, folder, wide=wide))
 
 
+# What is printed: whether loads of words are slow, the most vectors, and sums of one to so many.
 @needs_avx512
 def test_code_without_avx512(tmp_path: Path) -> None:
-    check_other_vectors(32, tmp_path, "False 6 4 2 2 1 1 1")
+    assert output_of_products(32, tmp_path) == "False 6 4 2 2 1 1 1"
 
 
 @needs_sse2
 def test_code_without_avx(tmp_path: Path) -> None:
-    check_other_vectors(16, tmp_path, "False 3 2 1 1")
+    assert output_of_products(16, tmp_path) == "False 3 2 1 1"
 
 
 @needs_avx512
-def test_code_with_the_other_loads_of_words(tmp_path: Path) -> None:
+def test_code_with_other_loads_than_here(tmp_path: Path) -> None:
     slow = not has_slow_word_loads()
-    other = "znver5" if slow else "skylake-avx512"
-    check_other_vectors(64, tmp_path, f"{slow} 8 4 4 2 2 2 2 2 2", wide=other)
+    wide = "znver5" if slow else "skylake-avx512"
+    assert output_of_products(64, tmp_path, wide) == f"{slow} 8 4 4 2 2 2 2 2 2"
+
+
+@pytest.mark.parametrize("vectors", [2, MAX_VECTORS])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_nothing_is_read_behind_the_padding(vectors: int, in_place: bool, monkeypatch: Any) -> None:
+    def guarded(*arguments: Any) -> StreamPart:
+        part = pack_rows(*arguments)
+        copies = [array_before_a_guard_page(array.size, array.dtype) for array in part[3:]]
+        for copy, array in zip(copies, part[3:], strict=True):
+            copy[:] = array
+        return StreamPart(*part[:3], *copies)
+
+    monkeypatch.setattr(stream_product, "pack_rows", guarded)
+    rng = np.random.default_rng(0)
+    B = aligned_empty((64, 16 * vectors), np.float32)
+    B[:] = rng.integers(-4, 5, B.shape)
+    for count in (0, 1, 3, LONG_ROW - 1, LONG_ROW, LONG_ROW + 1, LONG_ROW + 7, LONG_ROW + 8):
+        for rows in (1, 2):  # the last two are a pair
+            dense = np.zeros((3 * rows, 64), np.float32)
+            dense[-rows:, :count] = rng.integers(1, 5, (rows, count))
+            product = StreamProduct(
+                sp.csr_array(dense), BARE, StreamVariant(vectors, 64, in_place=in_place)
+            )
+            out = aligned_empty((3 * rows, B.shape[1]), np.float32)
+            product.multiply(B, out, None, POOLS[0])
+            np.testing.assert_array_equal(out, dense @ B)
 
 
 @pytest.mark.parametrize("vectors", [1, MAX_VECTORS])

@@ -156,7 +156,7 @@ ZEN_5 = Costs(
         l1=0.78, l2=1.4, memory=2.4, copy=2.7, transpose=5.7,
         write=1.8, write_far=2.2, write_fortran=8.5, row=2.9, entry=0.63,
     ),
-    l1_share=0.91, given_entry=0.65, given_row=4.1,
+    l1_share=0.91, given_entry=0.5, given_row=4.1,
     start=5500.0, wait=1.3, write_rows=0.44, memory_to_l1=4.5, memory_to_l2=4.9,
     piece=3.0, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
     narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.6, dense_vector=4.1,

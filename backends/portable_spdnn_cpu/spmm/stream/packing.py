@@ -76,8 +76,9 @@ def pack_rows(
     """
     blocks = max(1, -(-A.shape[1] // k_block))
     first, stop = (int(A.indptr[row]) for row in (begin, end))
-    offsets = np.zeros(stop - first + PADDING, np.uint16)
-    values = np.zeros(stop - first + PADDING, A.dtype)
+    offsets = np.empty(stop - first + PADDING, np.uint16)
+    values = np.empty(stop - first + PADDING, A.dtype)
+    offsets[stop - first :], values[stop - first :] = 0, 0
     first_visit, first_entry = (np.zeros(blocks + 1, np.int64) for _ in range(2))
     indptr, indices, data = map(read_only, (A.indptr[begin : end + 1], A.indices, A.data))
     most = stop - first + 2 * (end - begin)

@@ -159,7 +159,7 @@ ZEN_5 = Costs(
     l1_share=0.91, given_entry=0.5, given_row=4.1,
     start=5500.0, wait=1.3, write_rows=0.44, memory_to_l1=4.5, memory_to_l2=4.9,
     piece=3.0, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
-    narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.6, dense_vector=4.1,
+    narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.58, dense_vector=4.1,
     dense_weight=2.8, memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded

@@ -38,7 +38,7 @@ FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of
 # Seconds to pack A: of a call, of an entry, of a row that has entries in a block of columns, and of
 # a byte of A and of what it is packed into beyond the second level; the system makes new pages for
 # much of it. For all processors, as measured on a Zen 5.
-PACK_CALL, PACK_ENTRY, PACK_ROW, PACK_FAR = 2e-5, 1e-9, 8e-9, 4e-11
+PACK_CALL, PACK_ENTRY, PACK_ROW, PACK_FAR = 2e-5, 7e-10, 1e-8, 4e-11
 PLACE_BYTES = 3  # of an entry's place: 4 in A, 2 packed
 OUTER_ITEM = 1.6e-9  # of an item of C where k is 1, and NumPy takes a loop of its own
 

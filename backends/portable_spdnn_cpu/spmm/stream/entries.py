@@ -20,8 +20,8 @@ PADDING = 2 * GROUP
 class Entries:
     """Emits where the next entry lies: the addresses of its offset and its value, in slots.
 
-    They go through `hidden`: LLVM would tell them by arrays and numbers of entries, for which
-    registers do not suffice.
+    They go through `hidden`: LLVM would keep the beginnings of both arrays and numbers of entries
+    instead, for which registers do not suffice.
 
     Parameters
     ----------

@@ -56,6 +56,7 @@ class StreamPart(NamedTuple):
 
 
 BEGUN = 1  # entries that take as long as to begin and end a row
+SKIPPED = 8  # entries that are in a block where the last of them is
 
 
 def pack_rows(
@@ -136,6 +137,8 @@ def find_rows(
                 counts[used] = end - entry
             else:
                 stop = (block + 1) * k_block
+                while entry + SKIPPED <= end and indices[np.uint64(entry + SKIPPED - 1)] < stop:
+                    entry += SKIPPED
                 while entry < end and indices[np.uint64(entry)] < stop:
                     entry += 1
                 counts[used] = entry - begins[used]

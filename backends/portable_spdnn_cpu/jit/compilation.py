@@ -8,7 +8,8 @@ that.) Python calls a `kernel`; a `job_kernel` runs by its address (see `jit.job
 `kernel_part` within others. What Numba has no words for is an intrinsic, which emits LLVM code.
 
 Loops over entries index by unsigned numbers, ``np.uint64(entry)``: of a signed one Numba asks at
-each use whether it counts from the end of an array. To pack weights takes two thirds less so.
+each use whether it counts from the end of an array. The loop that packs weights takes a third of
+the time so.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ class Costs:
         What a panel may take of the first level, as a share of it, before loads take longer:
         weights stream through it too, but a processor that loads ahead hides a few misses.
     given_entry, given_row : float
-        Of the stream, for an entry and a row of A besides, where A is as given.
-        Those of a Zen 5 were measured with 33 products; for the others they are 0, as their
-        constants are of kernels that took as long with A packed.
+        Of the stream, for an entry and a row of A besides, where A is as given. Those of a Zen 5
+        were measured, the first with nine products in five widths, the second with 33 products; for
+        the others they are 0, as their constants are of kernels that took as long with A packed.
     start : float
         Of a call of the stream.
     wait : float

@@ -2,10 +2,13 @@
 
 Run it from the root, on a machine that does nothing else, on one core:
 ``taskset -c 0 python benchmarks/fit_costs.py [minutes]``, six by default. Random products of two or
-more columns are timed, each by the stream in several variants, with A and B as they are, and by
+more columns are timed, by turns by the stream in several variants, with A and B as they are, and by
 BLAS. The constants that come nearest, by the sum of squares of logarithms where outliers count
 less, are printed as they stand in the file, and how near they come before and after. `cycle` is to
 be set before; those of a single column stay as they are.
+
+Choices depend on ratios of times, and a core that others use too is slower for some seconds. So
+what is squared is a logarithm less most of the mean of those of the same product and kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -36,7 +39,9 @@ from portable_spdnn_cpu.spmm.direct import product as direct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 MOST_ITEMS, MOST_WORK = 1 << 22, 3e8  # of B and C; multiply-adds of a product that is timed
-SECONDS, LEAST_REPEATS = 0.004, 3  # of a timing, and how often at least
+ROUNDS, SECONDS, LEAST_REPEATS = 3, 0.0015, 2  # a timing's turns, their length, calls at least
+VARIANTS = 6  # of the stream that are timed, at most
+COMMON = 0.8  # which part of what all timings of a product have in common does not count
 TIMINGS_EACH = 20  # for a constant, at least; kernels are compiled in the first minutes
 SCALES = 0.03, 30.0  # constants are looked for between so many times those that stand
 
@@ -46,7 +51,7 @@ FITTED = {
         "stream.l1", "stream.l2", "stream.memory", "stream.copy", "stream.transpose",
         "stream.write", "stream.write_far", "stream.write_fortran", "stream.row", "stream.entry",
         "l1_share", "start", "wait", "write_rows", "memory_to_l1", "memory_to_l2", "piece",
-        "memory_entry",
+        "memory_entry", "unpaired_entry", "unpaired_row", "written_piece",
     ),
     "direct": (
         "direct.l1", "direct.l2", "direct.memory", "across", "direct.copy",
@@ -58,27 +63,32 @@ FITTED = {
 
 
 class Timing(NamedTuple):
-    """Seconds of a kernel, and what gives the model's."""
+    """Seconds of a kernel, what gives the model's, and which product it was."""
 
     kernel: str
     seconds: float
     model: Callable[[], float]
+    product: int = 0
 
 
-def least_seconds(run: Callable[[], Any]) -> float:
-    """Return the least time of a call, after a first."""
-    run()
-    least, times, end = math.inf, 0, time.perf_counter() + SECONDS
-    while times < LEAST_REPEATS or time.perf_counter() < end:
-        begin = time.perf_counter()
-        run()
-        least = min(least, time.perf_counter() - begin)
-        times += 1
+def least_seconds(runs: Sequence[Callable[[], Any]]) -> list[float]:
+    """Return the least time of each of some calls, which take turns."""
+    least = [math.inf] * len(runs)
+    for turn in range(ROUNDS):
+        for number, run in enumerate(runs):
+            if turn == 0:
+                run()
+            times, end = 0, time.perf_counter() + SECONDS
+            while times < LEAST_REPEATS or time.perf_counter() < end:
+                begin = time.perf_counter()
+                run()
+                least[number] = min(least[number], time.perf_counter() - begin)
+                times += 1
     return least
 
 
-def timings(rng: np.random.Generator) -> list[Timing]:
-    """Return the timings of a random product."""
+def timings(rng: np.random.Generator, product: int = 0) -> list[Timing]:
+    """Return the timings of a random product, which has this number."""
     rows, inner = (round(math.exp(rng.uniform(math.log(8), math.log(4096)))) for _ in range(2))
     columns = round(math.exp(rng.uniform(math.log(2), math.log(800))))
     density = math.exp(rng.uniform(math.log(0.004), math.log(0.6)))
@@ -98,23 +108,29 @@ def timings(rng: np.random.Generator) -> list[Timing]:
     )
     out = empty_result((rows, columns), A.dtype, size.out_fortran)
     variants = tuning.all_variants(size)
-    # The fastest by the model, one of its first six, and any.
-    chosen = {0, int(rng.integers(min(6, len(variants)))), int(rng.integers(len(variants)))}
-    found = []
+    # The fastest by the model, some of its first, and any.
+    near = rng.integers(min(12, len(variants)), size=VARIANTS // 2 - 1)
+    chosen = {0, *map(int, near), *map(int, rng.integers(len(variants), size=VARIANTS // 2))}
+    runs: list[Callable[[], Any]] = []
+    models: list[tuple[str, Callable[[], float]]] = []
     for variant in [variants[number] for number in sorted(chosen)]:
-        product = StreamProduct(A, ps.Epilogue(), variant)
-        seconds = least_seconds(functools.partial(product.multiply, B, out, None, ALONE))
+        stream = StreamProduct(A, ps.Epilogue(), variant)
+        runs.append(functools.partial(stream.multiply, B, out, None, ALONE))
         model = functools.partial(cost_model.stream_seconds, size, variant)
-        found.append(Timing("stream", seconds, model))
+        models.append(("stream", model))
     parts, order = (A.indptr, A.indices, A.data), size.out_fortran
-    run = functools.partial(direct.multiply, ALONE, "csr", A.shape, parts, B, None, None, order)
-    seconds = least_seconds(run)
-    found.append(Timing("direct", seconds, functools.partial(cost_model.direct_seconds, size)))
+    runs.append(
+        functools.partial(direct.multiply, ALONE, "csr", A.shape, parts, B, None, None, order)
+    )
+    models.append(("direct", functools.partial(cost_model.direct_seconds, size)))
     if rows * inner * columns < MOST_WORK:
         dense = DenseProduct(A, ps.Epilogue())
-        seconds = least_seconds(functools.partial(dense.multiply, B, out, None, ALONE))
-        found.append(Timing("dense", seconds, functools.partial(cost_model.dense_seconds, size)))
-    return found
+        runs.append(functools.partial(dense.multiply, B, out, None, ALONE))
+        models.append(("dense", functools.partial(cost_model.dense_seconds, size)))
+    return [
+        Timing(kernel, seconds, model, product)
+        for seconds, (kernel, model) in zip(least_seconds(runs), models, strict=True)
+    ]
 
 
 def constant(costs: Costs, name: str) -> float:
@@ -150,10 +166,19 @@ def fitted(costs: Costs, kernel: str, found: list[Timing]) -> Costs:
             changed = with_constant(changed, name, before * math.exp(scale))
         return changed
 
+    _, products = np.unique([timing.product for timing in found], return_inverse=True)
+    numbers = np.bincount(products)
+
+    def distances(scales: Array) -> Array:
+        ratios = log_ratios(scaled(scales), found)
+        means = np.bincount(products, ratios) / numbers
+        common = np.where(numbers > 1, COMMON * means, 0)
+        return ratios - common[products]
+
     low, high = map(math.log, SCALES)
     result = least_squares(
-        lambda scales: log_ratios(scaled(scales), found), np.zeros(len(names)), loss="soft_l1",
-        f_scale=0.2, bounds=(low, high), diff_step=1e-3,
+        distances, np.zeros(len(names)), loss="soft_l1", f_scale=0.2, bounds=(low, high),
+        diff_step=1e-3,
     )  # fmt: skip
     return scaled(result.x)
 
@@ -178,10 +203,11 @@ def printed(costs: Costs | Cycles) -> str:
 def main() -> None:
     """Measure, fit and print."""
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 6.0
-    rng, found = np.random.default_rng(1), list[Timing]()
+    rng, found, product = np.random.default_rng(1), list[Timing](), 0
     end = time.perf_counter() + 60 * minutes
     while time.perf_counter() < end:
-        found += timings(rng)
+        found += timings(rng, product)
+        product += 1
     costs = cost_model.COSTS
     for kernel in FITTED:
         some = [timing for timing in found if timing.kernel == kernel]

@@ -3,9 +3,8 @@
 The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
 constants are in `costs`. Two thirds of random products took 0.9 to 1.2 times what it says on a Zen
 4; 0.90 to 1.12 times on a Zen 5, by the stream 0.92 to 1.10 times; 0.84 to 1.22 times on an Intel
-Xeon, and 0.72 to 1.55 of those with up to 300,000 rows; and 0.83 to 1.2 times on a Zen 3 with AVX2,
-before panels beyond the first level were priced by the share that it holds. Choices depend mostly
-on ratios of what it says.
+Xeon, and 0.72 to 1.55 of those with up to 300,000 rows; and 0.87 to 1.33 times on a Zen 3 with AVX2
+whose cores others used as well. Choices depend mostly on ratios of what it says.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.costs import COSTS, UNPREDICTED_ROWS, beyond
 from portable_spdnn_cpu.spmm.dense_layout import ALIASING, Layout, is_reused, is_shifted
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
-from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, pairs
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
 
 L1, L2 = cache_bytes(1), cache_bytes(2)
@@ -146,6 +145,8 @@ def stream_seconds(size: ProductSize, variant: StreamVariant, prepared: bool = T
     by_entry, by_row = COSTS.stream.entry, COSTS.stream.row
     if not (prepared and variant.packs(size.inner)):
         by_entry, by_row = by_entry + COSTS.given_entry, by_row + COSTS.given_row
+    if not pairs(variant.vectors):
+        by_entry, by_row = by_entry + COSTS.unpaired_entry, by_row + COSTS.unpaired_row
     entry = load + by_entry / variant.vectors
     held = _panel_bytes(size, variant)
     entry += _far_piece(held) / together
@@ -167,7 +168,9 @@ def stream_seconds(size: ProductSize, variant: StreamVariant, prepared: bool = T
     write = COSTS.stream.write_fortran if size.out_fortran else COSTS.stream.write
     if size.c_bytes / parts > L2 / 2:
         whole = together >= vectors
-        far = COSTS.write_rows if whole else COSTS.stream.write_far
+        far = COSTS.write_rows
+        if not whole:
+            far = COSTS.stream.write_far + COSTS.written_piece / together
         write = max(write, far * beyond(size.c_bytes))
     if blocks_of_k > 2:
         # Between the first block and the last only rows with entries are met: so many, were entries

@@ -1,15 +1,17 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
-does, but for `cycle`, `given_entry`, `given_row`, `spmv_entry`, `spmv_row`, `beyond`, `far_piece`,
-`narrow_load`, `aliased` and `mispredicted`; on the Zen 4 the stream's are fitted to shapes of DLMC
-besides, and on the Intel core to products of up to 300,000 rows, with `far_piece`, while `wait` was
-held. Those of the stream, but for the Zen 5's, are of kernels that took one row after the other. On
-the Zen 5 `stream.memory` is of such kernels too, and `piece` was measured by itself. `spmv_entry`
-and `spmv_row` were measured on AMD's processors and fitted on Intel's. `beyond` and `aliased` were
-measured on a Zen 5 alone, with graphs of 40,000 to 200,000 nodes and layers, as its `far_piece`;
-`mispredicted` and `narrow_load`, with graphs of 30,000 to 300,000 nodes, on Intel's alone: others
-have values with which they do not count. On the Zen 5 `dense` is that of large products, and
+does, but for `cycle`, `given_entry`, `given_row`, `spmv_entry`, `spmv_row`, `beyond`, `last_share`,
+`far_piece`, `narrow_load`, `aliased` and `mispredicted`; on the Zen 4 the stream's are fitted to
+shapes of DLMC besides, and on the Intel core to products of up to 300,000 rows, with `far_piece`,
+while `wait` was held. Those of the stream on the Zen 4 and the Intel core are of kernels that took
+one row after the other. On the Zen 5 `stream.memory` is of such kernels too, and `piece` was
+measured by itself. `spmv_entry` and `spmv_row` were measured on AMD's processors and fitted on
+Intel's. Some were measured on one processor alone, and have values with which they do not count on
+others: `aliased`, `beyond` and `far_piece` on a Zen 5, with graphs of 40,000 to 200,000 nodes and
+layers; `mispredicted` and `narrow_load` on Intel's, with graphs of 30,000 to 300,000 nodes, and a
+`far_piece`; `written_piece`, with a `beyond` and a `last_share`, on a Zen 3, with results of 0.5 to
+58 MB. On the Zen 5 and the Zen 3 `dense` is that of large products, and on the Zen 5
 `direct.write_fortran` is between that of the fit and what layers of 3,000 outputs take.
 
 Three sizes outside of the model are of AMD's processors or of others too: PREFETCH_BYTES of
@@ -74,14 +76,21 @@ class Costs:
         weights stream through it too, but a processor that loads ahead hides a few misses.
     given_entry, given_row : float
         Of the stream, for an entry and a row of A besides, where A is as given. Those of a Zen 5
-        were measured, the first with nine products in five widths, the second with 33 products; for
-        the others they are 0, as their constants are of kernels that took as long with A packed.
+        were measured, the first with nine products in five widths, the second with 33 products, and
+        those of a Zen 3 with 2,865; for the others they are 0, as their constants are of kernels
+        that took as long with A packed.
+    unpaired_entry, unpaired_row : float
+        Of the stream, for an entry and a row of A besides, where a panel is too wide for rows by
+        pairs. With AVX-512 none is.
     start : float
         Of a call of the stream.
     wait : float
         To write and read a vector of sums, between two blocks.
     write_rows : float
         To write a vector of C where the second level does not hold C, by whole rows.
+    written_piece : float
+        Of a piece of a row of C besides, where a panel has not all columns and the second level
+        does not hold C: pieces lie on pages of their own.
     memory_to_l1, memory_to_l2, piece : float
         To copy a vector from beyond the second level: to a panel that fits the first, and to a
         larger one. Besides, for each row of a panel that is a piece of B's: pieces lie on pages of
@@ -90,8 +99,10 @@ class Costs:
         Of an entry of A from beyond the second level, with each panel.
     spmv_entry, spmv_row : float
         Of an entry and a row of A as it is, times a single column.
-    beyond : float
-        Factor for what is loaded or written beyond the last cache, in place of beyond the second.
+    beyond, last_share : float
+        Factor for what is loaded or written beyond the last cache, in place of beyond the second,
+        and the share of that cache that holds an operand: others are there as well, and of a
+        machine that others use too what these work on.
     far_piece : float
         Of a piece of a row of B that an entry meets, in a panel of many times the second level.
         Pieces of one vector take a quarter.
@@ -123,9 +134,12 @@ class Costs:
     l1_share: float
     given_entry: float
     given_row: float
+    unpaired_entry: float
+    unpaired_row: float
     start: float
     wait: float
     write_rows: float
+    written_piece: float
     memory_to_l1: float
     memory_to_l2: float
     piece: float
@@ -133,6 +147,7 @@ class Costs:
     spmv_entry: float
     spmv_row: float
     beyond: float
+    last_share: float
     far_piece: float
     narrow_load: float
     aliased: float
@@ -156,11 +171,11 @@ ZEN_5 = Costs(
         l1=0.78, l2=1.4, memory=2.4, copy=2.7, transpose=5.7,
         write=1.8, write_far=2.2, write_fortran=8.5, row=2.9, entry=0.63,
     ),
-    l1_share=0.91, given_entry=0.5, given_row=4.1,
-    start=5500.0, wait=1.3, write_rows=0.44, memory_to_l1=4.5, memory_to_l2=4.9,
-    piece=3.0, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
-    narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.58, dense_vector=4.1,
-    dense_weight=2.8, memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
+    l1_share=0.91, given_entry=0.5, given_row=4.1, unpaired_entry=0.0, unpaired_row=0.0,
+    start=5500.0, wait=1.3, write_rows=0.44, written_piece=0.0, memory_to_l1=4.5, memory_to_l2=4.9,
+    piece=3.0, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, last_share=0.5,
+    far_piece=35.0, narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.58,
+    dense_vector=4.1, dense_weight=2.8, memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
     cycle=2.95e-10,
@@ -172,11 +187,11 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
         l1=0.76, l2=1.58, memory=6.2, copy=5.8, transpose=9.2,
         write=3.4, write_far=6.8, write_fortran=9.6, row=0.0, entry=0.68,
     ),
-    l1_share=0.9, given_entry=0.0, given_row=0.0,
-    start=3570.0, wait=1.6, write_rows=14.4, memory_to_l1=7.4, memory_to_l2=13.5,
-    piece=0.0, memory_entry=0.32, spmv_entry=0.88, spmv_row=1.9, beyond=1.0, far_piece=9.2,
-    narrow_load=1.0, aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79, dense_vector=6.4,
-    dense_weight=3.6, memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
+    l1_share=0.9, given_entry=0.0, given_row=0.0, unpaired_entry=0.0, unpaired_row=0.0,
+    start=3570.0, wait=1.6, write_rows=14.4, written_piece=0.0, memory_to_l1=7.4, memory_to_l2=13.5,
+    piece=0.0, memory_entry=0.32, spmv_entry=0.88, spmv_row=1.9, beyond=1.0, last_share=0.5,
+    far_piece=9.2, narrow_load=1.0, aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79,
+    dense_vector=6.4, dense_weight=3.6, memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
@@ -188,27 +203,27 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
         l1=1.3, l2=2.1, memory=3.1, copy=2.8, transpose=6.8,
         write=2.3, write_far=2.7, write_fortran=9.4, row=3.4, entry=0.25,
     ),
-    l1_share=1.25, given_entry=0.0, given_row=0.0,
-    start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
-    piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
-    narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2, dense_vector=4.7,
-    dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
+    l1_share=1.25, given_entry=0.0, given_row=0.0, unpaired_entry=0.0, unpaired_row=0.0,
+    start=8600.0, wait=3.2, write_rows=3.0, written_piece=0.0, memory_to_l1=5.1, memory_to_l2=5.2,
+    piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, last_share=0.5,
+    far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2,
+    dense_vector=4.7, dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2
     cycle=2.7e-10,
     stream=Cycles(
-        l1=1.45, l2=2.4, memory=6.4, copy=5.5, transpose=12.0,
-        write=5.3, write_far=6.4, write_fortran=17.0, row=10.7, entry=1.1,
+        l1=1.44, l2=3.2, memory=4.7, copy=5.9, transpose=11.2,
+        write=5.7, write_far=5.0, write_fortran=13.4, row=4.9, entry=0.88,
     ),
     direct=Cycles(
-        l1=2.1, l2=3.0, memory=5.5, copy=14.7, transpose=9.8,
-        write=4.2, write_far=4.7, write_fortran=14.0, row=4.6, entry=0.1,
+        l1=2.1, l2=4.0, memory=6.0, copy=7.2, transpose=10.0,
+        write=4.9, write_far=6.0, write_fortran=14.0, row=4.6, entry=1.3,
     ),
-    l1_share=0.8, given_entry=0.0, given_row=0.0,
-    start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
-    piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, beyond=1.0, far_piece=0.0,
-    narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.4, dense_vector=15.0,
-    dense_weight=15.0, memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,
+    l1_share=1.25, given_entry=0.54, given_row=8.5, unpaired_entry=0.32, unpaired_row=1.9,
+    start=10300.0, wait=2.8, write_rows=1.2, written_piece=5.0, memory_to_l1=7.1, memory_to_l2=7.1,
+    piece=0.7, memory_entry=0.19, spmv_entry=1.8, spmv_row=3.8, beyond=4.5, last_share=0.2,
+    far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.01, dense=1.2,
+    dense_vector=16.0, dense_weight=20.7, memory_weight=26.0, dense_call=2.7e-5, direct_call=3.7e-6,
 )  # fmt: skip
 
 
@@ -227,6 +242,7 @@ COSTS = costs_here()
 def beyond(size: float) -> float:
     """Return the factor for so many bytes, which the second-level cache does not hold.
 
-    It is 1 where half of the last cache holds them: other operands are there as well.
+    It is 1 where the share of the last cache holds them.
     """
-    return 1 + max(0.0, 1 - LAST_CACHE / 2 / max(size, 1)) * (COSTS.beyond - 1)
+    held = COSTS.last_share * LAST_CACHE
+    return 1 + max(0.0, 1 - held / max(size, 1)) * (COSTS.beyond - 1)

@@ -341,7 +341,8 @@ def rows_together(words: Any, is_finished: bool) -> Any:
 
 def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
     row = 2 * by_rows.PANEL_BYTES
-    near, far = by_rows.FAR_C // row - 1, by_rows.FAR_C // row  # rows of C
+    far = -(-by_rows.FAR_C // row)  # rows of C
+    near = far - 1
     held, larger = 3 * by_rows.L2 // 4 // row, 3 * by_rows.L2 // 2 // row  # rows of B
     by_held, by_larger = by_rows.BLOCK_IF_B_IS_NEAR // row, by_rows.BLOCK_OF_C // row
 

@@ -15,7 +15,7 @@ import portable_spdnn as ps
 from portable_spdnn.epilogue import ACTIVATIONS
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.network import compiled_scores
+from portable_spdnn_cpu.network import compiled_scores, layer_products
 from portable_spdnn_cpu.network.layer_products import LayerProductsPlan
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 
@@ -47,8 +47,9 @@ def inputs_of(inputs: int, neurons: int, dtype: Any = np.float32) -> Any:
 
 @pytest.fixture
 def always_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let any number of inputs go in pieces, whatever the model says."""
+    """Let any number of inputs go in pieces, whatever the model says and the caches are."""
     monkeypatch.setattr(compiled_scores, "AROUND_LAYERS", 1.0)
+    monkeypatch.setattr(layer_products, "CACHE_SHARE", 1000.0)  # a group of all of them
 
 
 def check_scores(plan: LayerProductsPlan, Y: Any, rtol: float) -> Any:

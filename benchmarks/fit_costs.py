@@ -5,7 +5,7 @@ Run it from the root, on a machine that does nothing else, on one core:
 more columns are timed, by turns by the stream in several variants, with A and B as they are, and by
 BLAS. The constants that come nearest, by the sum of squares of logarithms where outliers count
 less, are printed as they stand in the file, and how near they come before and after. `cycle` is to
-be set before; those of a single column stay as they are.
+be set before; those of a single column and of packing stay as they are.
 
 Choices depend on ratios of times, and a core that others use too is slower for some seconds. So
 what is squared is a logarithm less most of the mean of those of the same product and kernel.
@@ -32,7 +32,7 @@ import portable_spdnn as ps
 from portable_spdnn.arrays import Array
 from portable_spdnn_cpu.machine.thread_pool import ALONE
 from portable_spdnn_cpu.spmm import cost_model, tuning
-from portable_spdnn_cpu.spmm.costs import Costs, Cycles
+from portable_spdnn_cpu.spmm.costs import Costs, Cycles, PackingSeconds
 from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import empty_result, layout_of, with_aligned_rows
 from portable_spdnn_cpu.spmm.direct import product as direct
@@ -190,12 +190,12 @@ def nearness(costs: Costs, found: list[Timing]) -> str:
     return f"two thirds take {low:.2f} to {high:.2f} times what the model says"
 
 
-def printed(costs: Costs | Cycles) -> str:
+def printed(costs: Costs | Cycles | PackingSeconds) -> str:
     """Return constants as they are written in the file."""
     parts = []
     for field in fields(costs):
         value = getattr(costs, field.name)
-        text = printed(value) if isinstance(value, Cycles) else f"{value:.3g}"
+        text = f"{value:.3g}" if isinstance(value, float) else printed(value)
         parts.append(f"{field.name}={text}")
     return f"{type(costs).__name__}({', '.join(parts)})"
 

@@ -34,10 +34,6 @@ FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far
 # Intel core.
 CLUSTERED_FAR = 3.0
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
-# Seconds to pack A: of a call, of an entry, of a row that has entries in a block of columns, and of
-# a byte of A and of what it is packed into beyond the second level; the system makes new pages for
-# much of it. For all processors, as measured on a Zen 5.
-PACK_CALL, PACK_ENTRY, PACK_ROW, PACK_FAR = 2e-5, 7e-10, 1e-8, 4e-11
 PLACE_BYTES = 3  # of an entry's place: 4 in A, 2 packed
 OUTER_ITEM = 1.6e-9  # of an item of C where k is 1, and NumPy takes a loop of its own
 
@@ -310,5 +306,6 @@ def packing_seconds(size: ProductSize, variant: StreamVariant) -> float:
     blocks = -(-max(1, size.inner) // variant.k_block)
     filled = min(size.entries, size.rows * blocks)
     moved = size.entries * 2 * (size.itemsize + PLACE_BYTES)
-    far = PACK_FAR * max(0, moved - L2) * beyond(moved)
-    return PACK_CALL + PACK_ENTRY * size.entries + PACK_ROW * filled + far
+    costs = COSTS.packing
+    far = costs.far_byte * max(0, moved - L2) * beyond(moved)
+    return costs.call + costs.entry * size.entries + costs.row * filled + far

@@ -2,17 +2,17 @@
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
 does, but for `cycle`, `given_entry`, `given_row`, `spmv_entry`, `spmv_row`, `beyond`, `last_share`,
-`far_piece`, `narrow_load`, `aliased` and `mispredicted`; on the Zen 4 the stream's are fitted to
-shapes of DLMC besides, and on the Intel core to products of up to 300,000 rows, with `far_piece`,
-while `wait` was held. Those of the stream on the Zen 4 and the Intel core are of kernels that took
-one row after the other. On the Zen 5 `stream.memory` is of such kernels too, and `piece` was
-measured by itself. `spmv_entry` and `spmv_row` were measured on AMD's processors and fitted on
-Intel's. Some were measured on one processor alone, and have values with which they do not count on
-others: `aliased`, `beyond` and `far_piece` on a Zen 5, with graphs of 40,000 to 200,000 nodes and
-layers; `mispredicted` and `narrow_load` on Intel's, with graphs of 30,000 to 300,000 nodes, and a
-`far_piece`; `written_piece`, with a `beyond` and a `last_share`, on a Zen 3, with results of 0.5 to
-58 MB. On the Zen 5 and the Zen 3 `dense` is that of large products, and on the Zen 5
-`direct.write_fortran` is between that of the fit and what layers of 3,000 outputs take.
+`far_piece`, `narrow_load`, `aliased`, `mispredicted` and `packing`; on the Zen 4 the stream's are
+fitted to shapes of DLMC besides, and on the Intel core to products of up to 300,000 rows, with
+`far_piece`, while `wait` was held. Those of the stream on the Zen 4 and the Intel core are of
+kernels that took one row after the other. On the Zen 5 `stream.memory` is of such kernels too, and
+`piece` was measured by itself. `spmv_entry` and `spmv_row` were measured on AMD's processors and
+fitted on Intel's. Some were measured on one processor alone, and have values with which they do not
+count on others: `aliased`, `beyond` and `far_piece` on a Zen 5, with graphs of 40,000 to 200,000
+nodes and layers; `mispredicted` and `narrow_load` on Intel's, with graphs of 30,000 to 300,000
+nodes, and a `far_piece`; `written_piece`, with a `beyond` and a `last_share`, on a Zen 3, with
+results of 0.5 to 58 MB. On the Zen 5 and the Zen 3 `dense` is that of large products, and on the
+Zen 5 `direct.write_fortran` is between that of the fit and what layers of 3,000 outputs take.
 
 Three sizes outside of the model are of AMD's processors or of others too: PREFETCH_BYTES of
 `layout.large_results`, BLOCK_IF_B_IS_NEAR of `direct.by_rows`, and MOST_STREAMS of `transposes`.
@@ -59,6 +59,25 @@ class Cycles:
     write_fortran: float
     row: float
     entry: float
+
+
+@dataclass(frozen=True)
+class PackingSeconds:
+    """What it takes to pack A, in seconds.
+
+    Attributes
+    ----------
+    call, entry, row : float
+        Of a call, of an entry, and of a row that has entries in a block of columns.
+    far_byte : float
+        Of a byte of A, and of what it is packed into, beyond the second level: the system makes new
+        pages for much of it.
+    """
+
+    call: float
+    entry: float
+    row: float
+    far_byte: float
 
 
 @dataclass(frozen=True)
@@ -126,6 +145,8 @@ class Costs:
     dense_call, direct_call : float
         Seconds of a call of BLAS, in which B is looked at and the threads of BLAS are set, and of
         one with A and B as they are.
+    packing : PackingSeconds
+        As measured on a Zen 5 and a Zen 3; others have those of the Zen 5.
     """
 
     cycle: float
@@ -159,8 +180,10 @@ class Costs:
     memory_weight: float
     dense_call: float
     direct_call: float
+    packing: PackingSeconds
 
 
+PACKING = PackingSeconds(call=2e-5, entry=7e-10, row=1e-8, far_byte=4e-11)
 ZEN_5 = Costs(
     cycle=2.3e-10,
     stream=Cycles(
@@ -176,6 +199,7 @@ ZEN_5 = Costs(
     piece=3.0, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, last_share=0.5,
     far_piece=35.0, narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.58,
     dense_vector=4.1, dense_weight=2.8, memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
+    packing=PACKING,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
     cycle=2.95e-10,
@@ -192,6 +216,7 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
     piece=0.0, memory_entry=0.32, spmv_entry=0.88, spmv_row=1.9, beyond=1.0, last_share=0.5,
     far_piece=9.2, narrow_load=1.0, aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79,
     dense_vector=6.4, dense_weight=3.6, memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
+    packing=PACKING,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
@@ -208,11 +233,12 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, last_share=0.5,
     far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2,
     dense_vector=4.7, dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
+    packing=PACKING,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2
     cycle=2.7e-10,
     stream=Cycles(
-        l1=1.44, l2=3.2, memory=4.7, copy=5.9, transpose=11.2,
+        l1=1.44, l2=3.2, memory=6.0, copy=5.9, transpose=11.2,
         write=5.7, write_far=5.0, write_fortran=13.4, row=4.9, entry=0.88,
     ),
     direct=Cycles(
@@ -224,6 +250,7 @@ ZEN_3 = Costs(  # with AVX2
     piece=0.7, memory_entry=0.19, spmv_entry=1.8, spmv_row=3.8, beyond=4.5, last_share=0.2,
     far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.01, dense=1.2,
     dense_vector=16.0, dense_weight=20.7, memory_weight=26.0, dense_call=2.7e-5, direct_call=3.7e-6,
+    packing=PackingSeconds(call=5.5e-5, entry=5e-10, row=3.2e-8, far_byte=8e-12),
 )  # fmt: skip
 
 

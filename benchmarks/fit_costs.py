@@ -1,14 +1,16 @@
 """Fit the constants of `portable_spdnn_cpu.spmm.costs` to the processor at hand.
 
-Run it from the root, on a machine that does nothing else, on one core:
+Run it from the root, if possible on a machine that does nothing else, on one core:
 ``taskset -c 0 python benchmarks/fit_costs.py [minutes]``, six by default. Random products of two or
 more columns are timed, by turns by the stream in several variants, with A and B as they are, and by
 BLAS. The constants that come nearest, by the sum of squares of logarithms where outliers count
 less, are printed as they stand in the file, and how near they come before and after. `cycle` is to
-be set before; those of a single column and of packing stay as they are.
+be set before; those that FITTED does not list, or on which no timing depends, stay as they are.
 
-Choices depend on ratios of times, and a core that others use too is slower for some seconds. So
-what is squared is a logarithm less most of the mean of those of the same product and kernel.
+A core that others use too is slower for some seconds. So, of logarithms of the stream's timings,
+most of their mean within a product is taken off before they are squared: the variants of a product
+are timed by turns, and are to be chosen by their ratios. Kernels with one timing of a product count
+as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported
@@ -39,11 +41,14 @@ from portable_spdnn_cpu.spmm.direct import product as direct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 MOST_ITEMS, MOST_WORK = 1 << 22, 3e8  # of B and C; multiply-adds of a product that is timed
-ROUNDS, SECONDS, LEAST_REPEATS = 3, 0.0015, 2  # a timing's turns, their length, calls at least
-VARIANTS = 6  # of the stream that are timed, at most
-COMMON = 0.8  # which part of what all timings of a product have in common does not count
+# Turns of each call; what a turn has at least, in seconds and in calls.
+ROUNDS, SECONDS, LEAST_REPEATS = 3, 0.0015, 2
+VARIANTS = 6  # of the stream that are timed for a product, at most
+NEAR_VARIANTS = 12  # from so many, the fastest by the model, a third of them are drawn
+COMMON_SHARE = 0.6  # of the mean of a product's logarithms: what is taken off
 TIMINGS_EACH = 20  # for a constant, at least; kernels are compiled in the first minutes
 SCALES = 0.03, 30.0  # constants are looked for between so many times those that stand
+SMALL_START = 0.1  # cycles, or a share: what stands in for 0 there
 
 # What is fitted to the times of each kernel.
 FITTED = {
@@ -68,11 +73,14 @@ class Timing(NamedTuple):
     kernel: str
     seconds: float
     model: Callable[[], float]
-    product: int = 0
+    product: int
 
 
-def least_seconds(runs: Sequence[Callable[[], Any]]) -> list[float]:
-    """Return the least time of each of some calls, which take turns."""
+def seconds_by_turns(runs: Sequence[Callable[[], Any]]) -> list[float]:
+    """Return the least time of each of some functions, called by turns.
+
+    All are timed in each round, unlike those of a trial: slow variants are to be fitted too.
+    """
     least = [math.inf] * len(runs)
     for turn in range(ROUNDS):
         for number, run in enumerate(runs):
@@ -87,7 +95,7 @@ def least_seconds(runs: Sequence[Callable[[], Any]]) -> list[float]:
     return least
 
 
-def timings(rng: np.random.Generator, product: int = 0) -> list[Timing]:
+def timings(rng: np.random.Generator, product: int) -> list[Timing]:
     """Return the timings of a random product, which has this number."""
     rows, inner = (round(math.exp(rng.uniform(math.log(8), math.log(4096)))) for _ in range(2))
     columns = round(math.exp(rng.uniform(math.log(2), math.log(800))))
@@ -108,8 +116,8 @@ def timings(rng: np.random.Generator, product: int = 0) -> list[Timing]:
     )
     out = empty_result((rows, columns), A.dtype, size.out_fortran)
     variants = tuning.all_variants(size)
-    # The fastest by the model, some of its first, and any.
-    near = rng.integers(min(12, len(variants)), size=VARIANTS // 2 - 1)
+    # The fastest by the model, a few of the next, and half of them from all.
+    near = rng.integers(min(NEAR_VARIANTS, len(variants)), size=VARIANTS // 2 - 1)
     chosen = {0, *map(int, near), *map(int, rng.integers(len(variants), size=VARIANTS // 2))}
     runs: list[Callable[[], Any]] = []
     models: list[tuple[str, Callable[[], float]]] = []
@@ -129,7 +137,7 @@ def timings(rng: np.random.Generator, product: int = 0) -> list[Timing]:
         models.append(("dense", functools.partial(cost_model.dense_seconds, size)))
     return [
         Timing(kernel, seconds, model, product)
-        for seconds, (kernel, model) in zip(least_seconds(runs), models, strict=True)
+        for seconds, (kernel, model) in zip(seconds_by_turns(runs), models, strict=True)
     ]
 
 
@@ -155,15 +163,25 @@ def log_ratios(costs: Costs, found: list[Timing]) -> Array:
     return np.array([math.log(timing.model() / timing.seconds) for timing in found])
 
 
+def _changed(costs: Costs, name: str) -> float:
+    """Return another value of a constant."""
+    return 2 * constant(costs, name) + SMALL_START
+
+
 def fitted(costs: Costs, kernel: str, found: list[Timing]) -> Costs:
     """Return constants that come nearest to the times of a kernel."""
-    names = FITTED[kernel]
+    before = log_ratios(costs, found)
+    names = [
+        name
+        for name in FITTED[kernel]
+        if (log_ratios(with_constant(costs, name, _changed(costs, name)), found) != before).any()
+    ]
 
     def scaled(scales: Array) -> Costs:
         changed = costs
         for name, scale in zip(names, scales, strict=True):
-            before = constant(costs, name) or 1.0  # zero cannot be scaled
-            changed = with_constant(changed, name, before * math.exp(scale))
+            start = constant(costs, name) or SMALL_START  # zero cannot be scaled
+            changed = with_constant(changed, name, start * math.exp(scale))
         return changed
 
     _, products = np.unique([timing.product for timing in found], return_inverse=True)
@@ -172,7 +190,7 @@ def fitted(costs: Costs, kernel: str, found: list[Timing]) -> Costs:
     def distances(scales: Array) -> Array:
         ratios = log_ratios(scaled(scales), found)
         means = np.bincount(products, ratios) / numbers
-        common = np.where(numbers > 1, COMMON * means, 0)
+        common = np.where(numbers > 1, COMMON_SHARE * means, 0)
         return ratios - common[products]
 
     low, high = map(math.log, SCALES)
@@ -195,7 +213,7 @@ def printed(costs: Costs | Cycles | PackingSeconds) -> str:
     parts = []
     for field in fields(costs):
         value = getattr(costs, field.name)
-        text = f"{value:.3g}" if isinstance(value, float) else printed(value)
+        text = f"{value:.3g}" if not is_dataclass(value) else printed(value)
         parts.append(f"{field.name}={text}")
     return f"{type(costs).__name__}({', '.join(parts)})"
 

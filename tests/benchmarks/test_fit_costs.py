@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections import Counter
 from types import ModuleType
 from typing import Any
 
@@ -26,11 +28,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_model, "COSTS", cost_model.COSTS)  # what a fit changes
 
 
-def made_up(script: ModuleType, costs: Costs, kernel: str) -> list[Any]:
+def made_up(script: ModuleType, costs: Costs, kernel: str, noise: float = 0.0) -> list[Any]:
     """Return timings that a processor of these constants would take."""
     cost_model.COSTS = costs
     rng, found = np.random.default_rng(1), []
-    for _ in range(60):
+    for product in range(60):
         rows, inner, columns = map(int, rng.integers(16, 2000, 3))
         entries = int(rows * inner * rng.uniform(0.01, 0.4))
         fortran, out_fortran = map(bool, rng.integers(2, size=2))
@@ -44,7 +46,8 @@ def made_up(script: ModuleType, costs: Costs, kernel: str) -> list[Any]:
             "direct": [functools.partial(cost_model.direct_seconds, size)],
             "dense": [functools.partial(cost_model.dense_seconds, size)],
         }[kernel]
-        found += [script.Timing(kernel, model(), model) for model in models]
+        slower = math.exp(rng.uniform(-noise, noise))  # as where others use the core
+        found += [script.Timing(kernel, slower * model(), model, product) for model in models]
     return found
 
 
@@ -56,6 +59,22 @@ def test_times_of_another_processor_are_met(script: ModuleType, kernel: str) -> 
     assert after < min(0.05, 0.3 * before)
 
 
+def test_what_slows_all_timings_of_a_product_hardly_counts(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spread() -> float:
+        """Return how far ratios of a product's variants are off after a fit."""
+        found = made_up(script, ZEN_4, "stream", noise=0.7)
+        ratios = script.log_ratios(script.fitted(ZEN_5, "stream", found), found)
+        products = np.array([timing.product for timing in found])
+        means = np.bincount(products, ratios) / np.bincount(products)
+        return float(np.abs(ratios - means[products]).mean())
+
+    without = spread()
+    monkeypatch.setattr(script, "COMMON_SHARE", 0.0)
+    assert without < 0.5 * spread()
+
+
 @pytest.mark.parametrize("costs", [INTEL, ZEN_3, ZEN_4, ZEN_5])
 def test_what_is_printed_are_the_constants(script: ModuleType, costs: Costs) -> None:
     names = {each.__name__: each for each in (Costs, Cycles, PackingSeconds)}
@@ -64,8 +83,13 @@ def test_what_is_printed_are_the_constants(script: ModuleType, costs: Costs) -> 
 
 def test_all_kernels_of_a_product_are_timed(script: ModuleType) -> None:
     rng, kernels = np.random.default_rng(2), set()
-    for _ in range(4):
-        found = script.timings(rng)
-        kernels |= {timing.kernel for timing in found}
+    for product in range(4):
+        found = script.timings(rng, product)
+        numbers = Counter(timing.kernel for timing in found)
+        kernels |= set(numbers)
+        if found:  # some are too large
+            assert 1 <= numbers["stream"] <= script.VARIANTS
+            assert numbers["direct"] == 1 >= numbers["dense"]
         assert all(timing.seconds > 0 < timing.model() for timing in found)
+        assert all(timing.product == product for timing in found)
     assert kernels == {"stream", "direct", "dense"}

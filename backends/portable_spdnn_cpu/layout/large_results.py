@@ -22,22 +22,33 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_x86, is_zen
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
-# Bytes of a result beyond which its lines are prefetched. On an Intel Xeon that saves time once the
-# second-level cache does not hold what a product works on. On a Zen 5 products of A as it is take
-# 1.03 to 1.08 times as long with it for results of 1 to 6 MB, and 0.7 to 1.03 times for 8 to 65 MB
-# that do not start on a line; the stream 0.99 to 1.03 times up to 4 MB, and 0.8 to 1.04 from 8 on.
-# On a Zen 3 the stream takes 0.85 to 1.12 times as long for 2 to 3 MB, and 0.7 to 0.95 for 8.
-PREFETCH_BYTES = cache_bytes(2) // 2
-# Bytes of a result from which stores are non-temporal, on x86: elsewhere it was not measured. Of
-# smaller ones the next layer reads from memory what it would find in a cache, and takes as much
-# longer as the stores save. On a Zen 3 with a last cache of 32 MiB, which others use too, products
-# into 16 to 24 MB take 0.82 to 1.0 times as long so, and three layers one after the other, with
-# results of 12 to 24 MB, mostly 0.83 to 1.0 times.
-NONTEMPORAL_BYTES = 1 << 25 if is_x86(binding.get_default_triple()) else sys.maxsize
-if is_zen():
-    PREFETCH_BYTES = 1 << 23
-    if VECTOR_BYTES < 64:
-        PREFETCH_BYTES, NONTEMPORAL_BYTES = 1 << 22, 3 << 22
+MIB = 1 << 20
+
+
+def limits_here() -> tuple[int, int]:
+    """Return PREFETCH_BYTES and NONTEMPORAL_BYTES of the processor that kernels are compiled for.
+
+    To prefetch lines saves time on an Intel Xeon once the second-level cache does not hold what a
+    product works on. On a Zen 5 products of A as it is take 1.03 to 1.08 times as long with it for
+    results of 1 to 6 MiB, and 0.7 to 1.03 times for 8 to 65 MiB that do not start on a line; the
+    stream 0.99 to 1.03 times up to 4 MiB, and 0.8 to 1.04 from 8 on. On a Zen 3 the stream takes
+    0.85 to 1.12 times as long for 2 to 3 MiB, 0.91 to 1.0 for 4, and 0.7 to 0.95 for 8.
+
+    Of a result that is written past the caches the next layer reads from memory what it would find
+    in one: on a Xeon it takes as much longer below 32 MiB as such stores save. On a Zen 3 whose
+    last cache of 32 MiB others use too, 18 streamed products into 16 to 24 MiB take 0.82 to 1.06
+    times as long with them, 0.96 in the median, 14 of A as it is into an `out` 0.45 to 1.17, 0.84
+    in the median, and three layers one after the other with results of 12 to 24 MiB 0.95 in the
+    median of 27. On other processors than x86 it was not measured, and there are none.
+    """
+    if is_zen() and VECTOR_BYTES < 64:
+        return 4 * MIB, 12 * MIB
+    prefetch = 8 * MIB if is_zen() else cache_bytes(2) // 2
+    return prefetch, 32 * MIB if is_x86(binding.get_default_triple()) else sys.maxsize
+
+
+# Bytes of a result beyond which its lines are prefetched, and from which stores are non-temporal.
+PREFETCH_BYTES, NONTEMPORAL_BYTES = limits_here()
 # Bytes of a row from which its lines are prefetched: hardware foresees where narrower rows go.
 PREFETCH_ROW_BYTES = 512
 

@@ -34,7 +34,7 @@ FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far
 # Intel core.
 CLUSTERED_FAR = 3.0
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
-PLACE_BYTES = 3  # of an entry's place: 4 in A, 2 packed
+PLACE_BYTES = 3  # of an entry's place: the mean of 4 in A and 2 packed
 OUTER_ITEM = 1.6e-9  # of an item of C where k is 1, and NumPy takes a loop of its own
 
 
@@ -163,9 +163,8 @@ def stream_seconds(size: ProductSize, variant: StreamVariant, prepared: bool = T
     parts = min(variant.parts, size.threads)
     write = COSTS.stream.write_fortran if size.out_fortran else COSTS.stream.write
     if size.c_bytes / parts > L2 / 2:
-        whole = together >= vectors
         far = COSTS.write_rows
-        if not whole:
+        if together < vectors:
             far = COSTS.stream.write_far + COSTS.written_piece / together
         write = max(write, far * beyond(size.c_bytes))
     if blocks_of_k > 2:

@@ -1,21 +1,31 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
-Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
-does, but for `cycle`, `given_entry`, `given_row`, `spmv_entry`, `spmv_row`, `beyond`, `last_share`,
-`far_piece`, `narrow_load`, `aliased`, `mispredicted` and `packing`; on the Zen 4 the stream's are
-fitted to shapes of DLMC besides, and on the Intel core to products of up to 300,000 rows, with
-`far_piece`, while `wait` was held. Those of the stream on the Zen 4 and the Intel core are of
-kernels that took one row after the other. On the Zen 5 `stream.memory` is of such kernels too, and
-`piece` was measured by itself. `spmv_entry` and `spmv_row` were measured on AMD's processors and
-fitted on Intel's. Some were measured on one processor alone, and have values with which they do not
-count on others: `aliased`, `beyond` and `far_piece` on a Zen 5, with graphs of 40,000 to 200,000
-nodes and layers; `mispredicted` and `narrow_load` on Intel's, with graphs of 30,000 to 300,000
-nodes, and a `far_piece`; `written_piece`, with a `beyond` and a `last_share`, on a Zen 3, with
-results of 0.5 to 58 MB. On the Zen 5 and the Zen 3 `dense` is that of large products, and on the
-Zen 5 `direct.write_fortran` is between that of the fit and what layers of 3,000 outputs take.
+Each set is fitted to thousands of random products on one processor by `benchmarks/fit_costs.py`. On
+the Zen 4 the stream's are fitted to shapes of DLMC besides, and on the Intel core to products of up
+to 300,000 rows, with `far_piece`, while `wait` was held. Those of the stream on the Zen 4 and the
+Intel core are of kernels that took one row after the other, as `stream.memory` on the Zen 5.
 
-Three sizes outside of the model are of AMD's processors or of others too: PREFETCH_BYTES of
-`layout.large_results`, BLOCK_IF_B_IS_NEAR of `direct.by_rows`, and MOST_STREAMS of `transposes`.
+Not fitted by the script: `cycle`, which is set before; `spmv_entry` and `spmv_row`, measured on
+AMD's processors and fitted on Intel's; on the Zen 5 `piece`, measured by itself, `dense`, that of
+large products, and `direct.write_fortran`, between that of the fit and what layers of 3,000 outputs
+take; on the Zen 3 `dense`, likewise, and `stream.memory`. And what was measured on some processors
+alone, and is neutral on the others (0, or 1 for `beyond`):
+
+=============================  =========  ==========================================================
+`given_entry`, `given_row`     Zen 5      nine products in five widths, and 33 products
+..                             Zen 3      2,865 random products
+`unpaired_entry`, ..`_row`     Zen 3      fitted; on AVX-512 no panel is so wide
+`written_piece`, `beyond`,     Zen 3      results of 0.5 to 58 MB; loads from beyond the last cache
+`last_share`                              are taken to cost as much more as stores
+`beyond`, `far_piece`          Zen 5      graphs of 40,000 to 200,000 nodes
+`aliased`                      Zen 5      the same, and layers
+`far_piece`, `narrow_load`,    Intel's    graphs of 30,000 to 300,000 nodes
+`mispredicted`
+`packing`                      Zen 5, 3   nine products; others have those of the Zen 5
+=============================  =========  ==========================================================
+
+Sizes outside of the model depend on the processor too: those of `layout.large_results`,
+BLOCK_IF_B_IS_NEAR of `direct.by_rows`, and MOST_STREAMS of `transposes`.
 """
 
 from __future__ import annotations
@@ -70,8 +80,7 @@ class PackingSeconds:
     call, entry, row : float
         Of a call, of an entry, and of a row that has entries in a block of columns.
     far_byte : float
-        Of a byte of A, and of what it is packed into, beyond the second level: the system makes new
-        pages for much of it.
+        Of a byte that is read from A or written, beyond what the second level holds.
     """
 
     call: float
@@ -94,13 +103,10 @@ class Costs:
         What a panel may take of the first level, as a share of it, before loads take longer:
         weights stream through it too, but a processor that loads ahead hides a few misses.
     given_entry, given_row : float
-        Of the stream, for an entry and a row of A besides, where A is as given. Those of a Zen 5
-        were measured, the first with nine products in five widths, the second with 33 products, and
-        those of a Zen 3 with 2,865; for the others they are 0, as their constants are of kernels
-        that took as long with A packed.
+        Of the stream, for an entry and a row of A besides, where A is as given.
     unpaired_entry, unpaired_row : float
-        Of the stream, for an entry and a row of A besides, where a panel is too wide for rows by
-        pairs. With AVX-512 none is.
+        Of the stream, for an entry and a row of A besides, in a panel too wide for kernels that
+        take two rows at a time (`microkernels.pairs`).
     start : float
         Of a call of the stream.
     wait : float
@@ -108,8 +114,8 @@ class Costs:
     write_rows : float
         To write a vector of C where the second level does not hold C, by whole rows.
     written_piece : float
-        Of a piece of a row of C besides, where a panel has not all columns and the second level
-        does not hold C: pieces lie on pages of their own.
+        To write a row of a panel of C, besides its vectors, where the second level does not hold C
+        and the panel has not all columns: each row is then a piece, on a page of its own.
     memory_to_l1, memory_to_l2, piece : float
         To copy a vector from beyond the second level: to a panel that fits the first, and to a
         larger one. Besides, for each row of a panel that is a piece of B's: pieces lie on pages of
@@ -118,10 +124,11 @@ class Costs:
         Of an entry of A from beyond the second level, with each panel.
     spmv_entry, spmv_row : float
         Of an entry and a row of A as it is, times a single column.
-    beyond, last_share : float
-        Factor for what is loaded or written beyond the last cache, in place of beyond the second,
-        and the share of that cache that holds an operand: others are there as well, and of a
-        machine that others use too what these work on.
+    beyond : float
+        Factor for what is loaded or written beyond the last cache, in place of beyond the second.
+    last_share : float
+        The share of the last cache that one operand may have: the rest is for others, and for those
+        who use the machine as well. Without effect where `beyond` is 1.
     far_piece : float
         Of a piece of a row of B that an entry meets, in a panel of many times the second level.
         Pieces of one vector take a quarter.
@@ -146,7 +153,7 @@ class Costs:
         Seconds of a call of BLAS, in which B is looked at and the threads of BLAS are set, and of
         one with A and B as they are.
     packing : PackingSeconds
-        As measured on a Zen 5 and a Zen 3; others have those of the Zen 5.
+        To pack A for the stream.
     """
 
     cycle: float
@@ -183,7 +190,7 @@ class Costs:
     packing: PackingSeconds
 
 
-PACKING = PackingSeconds(call=2e-5, entry=7e-10, row=1e-8, far_byte=4e-11)
+ZEN_5_PACKING = PackingSeconds(call=2e-5, entry=7e-10, row=1e-8, far_byte=4e-11)
 ZEN_5 = Costs(
     cycle=2.3e-10,
     stream=Cycles(
@@ -199,7 +206,7 @@ ZEN_5 = Costs(
     piece=3.0, memory_entry=0.034, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, last_share=0.5,
     far_piece=35.0, narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.58,
     dense_vector=4.1, dense_weight=2.8, memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
-    packing=PACKING,
+    packing=ZEN_5_PACKING,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
     cycle=2.95e-10,
@@ -216,7 +223,7 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
     piece=0.0, memory_entry=0.32, spmv_entry=0.88, spmv_row=1.9, beyond=1.0, last_share=0.5,
     far_piece=9.2, narrow_load=1.0, aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79,
     dense_vector=6.4, dense_weight=3.6, memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
-    packing=PACKING,
+    packing=ZEN_5_PACKING,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
@@ -233,9 +240,9 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, last_share=0.5,
     far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2,
     dense_vector=4.7, dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
-    packing=PACKING,
+    packing=ZEN_5_PACKING,
 )  # fmt: skip
-ZEN_3 = Costs(  # with AVX2
+ZEN_3 = Costs(  # with AVX2, of a machine that others use too
     cycle=2.7e-10,
     stream=Cycles(
         l1=1.44, l2=3.2, memory=6.0, copy=5.9, transpose=11.2,
@@ -269,7 +276,7 @@ COSTS = costs_here()
 def beyond(size: float) -> float:
     """Return the factor for so many bytes, which the second-level cache does not hold.
 
-    It is 1 where the share of the last cache holds them.
+    It is 1 where `last_share` of the last cache holds them. `few_columns.costs` has it too.
     """
     held = COSTS.last_share * LAST_CACHE
     return 1 + max(0.0, 1 - held / max(size, 1)) * (COSTS.beyond - 1)

@@ -47,9 +47,9 @@ def inputs_of(inputs: int, neurons: int, dtype: Any = np.float32) -> Any:
 
 @pytest.fixture
 def always_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let any number of inputs go in pieces, whatever the model says and the caches are."""
+    """Let any number of inputs go in pieces, whatever the model and the caches are."""
     monkeypatch.setattr(compiled_scores, "AROUND_LAYERS", 1.0)
-    monkeypatch.setattr(layer_products, "CACHE_SHARE", 1000.0)  # a group of all of them
+    monkeypatch.setattr(layer_products, "CACHE_SHARE", 1000.0)  # all inputs are one group
 
 
 def check_scores(plan: LayerProductsPlan, Y: Any, rtol: float) -> Any:

@@ -208,6 +208,57 @@ def test_weights_as_given_take_longer_where_that_was_measured(
     assert stream_seconds(wide, whole) == stream_seconds(wide, whole, prepared=False)
 
 
+def test_panels_too_wide_for_pairs_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_model, "pairs", lambda vectors: vectors <= 3)
+    seconds = {}
+    for unpaired in (0.0, 1.0):
+        fitted = dataclasses.replace(
+            cost_model.COSTS, unpaired_entry=unpaired, unpaired_row=5 * unpaired
+        )
+        monkeypatch.setattr(cost_model, "COSTS", fitted)
+        variants = [StreamVariant(vectors, 512) for vectors in (3, 4)]
+        seconds[unpaired] = [stream_seconds(size(threads=1), variant) for variant in variants]
+    assert seconds[1.0][0] == seconds[0.0][0]
+    # 26,214 entries and 512 rows, times four panels.
+    more = 4 * (26_214 + 5 * 512) * cost_model.COSTS.cycle
+    assert seconds[1.0][1] - seconds[0.0][1] == pytest.approx(more)
+
+
+def test_pieces_of_rows_of_a_large_result_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = dataclasses.replace(cost_model.COSTS.stream, write=0.0)
+    large = size(rows=1 << 16, threads=1)  # of 64 MiB
+    seconds = {}
+    for piece in (0.0, 40.0):
+        fitted = dataclasses.replace(cost_model.COSTS, stream=stream, written_piece=piece, beyond=1)
+        monkeypatch.setattr(cost_model, "COSTS", fitted)
+        monkeypatch.setattr(costs, "COSTS", fitted)
+        seconds[piece] = [stream_seconds(large, StreamVariant(vectors, 512)) for vectors in (1, 4)]
+    # Rows of 16 vectors are 16 pieces, or four.
+    for place, pieces in enumerate((16, 4)):
+        more = pieces * (1 << 16) * 40.0 * cost_model.COSTS.cycle
+        assert seconds[40.0][place] - seconds[0.0][place] == pytest.approx(more)
+
+
+def test_an_operand_has_a_share_of_the_last_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = dataclasses.replace(costs.COSTS, beyond=3.0, last_share=0.25)
+    monkeypatch.setattr(costs, "COSTS", fitted)
+    held = costs.LAST_CACHE // 4
+    assert [costs.beyond(part * held) for part in (0, 1, 2, 4)] == [1, 1, 2, 2.5]
+
+
+def test_what_packing_is_priced_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, variant = size(entries=1 << 20, inner=2048), StreamVariant(4, 128)
+    far = (1 << 20) * 2 * (4 + 3) - cost_model.L2
+    monkeypatch.setattr(costs, "COSTS", dataclasses.replace(costs.COSTS, beyond=1.0))
+    for prices, seconds in (
+        ((1.0, 0, 0, 0), 1), ((0, 1.0, 0, 0), 1 << 20),
+        ((0, 0, 1.0, 0), 16 * 512), ((0, 0, 0, 1.0), far),
+    ):  # fmt: skip
+        fitted = dataclasses.replace(cost_model.COSTS, packing=costs.PackingSeconds(*prices))
+        monkeypatch.setattr(cost_model, "COSTS", fitted)
+        assert cost_model.packing_seconds(given, variant) == seconds
+
+
 def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
     trials: list[float] = []
 

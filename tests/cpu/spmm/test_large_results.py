@@ -15,6 +15,7 @@ from llvmlite import ir
 import portable_spdnn as ps
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.layout import large_results
 from portable_spdnn_cpu.layout.large_results import (
     NONTEMPORAL_BYTES,
     PREFETCH_BYTES,
@@ -233,6 +234,18 @@ def test_convolutions_of_many_images_on_cache_lines(width: int, zeros: float, th
             np.testing.assert_allclose(out, expected + (0 if added is None else added), atol=1e-5)
 
 
+def test_limits_are_those_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    for zen, vector_bytes in ((True, 32), (True, 64), (False, 64)):
+        monkeypatch.setattr(large_results, "is_zen", lambda zen=zen: zen)
+        monkeypatch.setattr(large_results, "VECTOR_BYTES", vector_bytes)
+        limits.append(large_results.limits_here())
+    prefetched, written = zip(*limits, strict=True)
+    assert prefetched == (4 << 20, 8 << 20, cache_bytes(2) // 2)
+    assert written[0] == 12 << 20
+    assert written[1] == written[2] >= 32 << 20
+
+
 def test_how_clusters_write() -> None:
     dst = empty_result((4, 64), np.dtype(np.float32))
     ways = ways_to_write.py_func
@@ -341,7 +354,7 @@ def rows_together(words: Any, is_finished: bool) -> Any:
 
 def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
     row = 2 * by_rows.PANEL_BYTES
-    far = -(-by_rows.FAR_C // row)  # rows of C
+    far = -(-by_rows.FAR_C // row)  # rows of C, as the next
     near = far - 1
     held, larger = 3 * by_rows.L2 // 4 // row, 3 * by_rows.L2 // 2 // row  # rows of B
     by_held, by_larger = by_rows.BLOCK_IF_B_IS_NEAR // row, by_rows.BLOCK_OF_C // row

@@ -11,18 +11,18 @@ large products, and `direct.write_fortran`, between that of the fit and what lay
 take; on the Zen 3 `dense`, likewise, and `stream.memory`. And what was measured on some processors
 alone, and is neutral on the others (0, or 1 for `beyond`):
 
-=============================  =========  ==========================================================
-`given_entry`, `given_row`     Zen 5      nine products in five widths, and 33 products
-..                             Zen 3      2,865 random products
-`unpaired_entry`, ..`_row`     Zen 3      fitted; on AVX-512 no panel is so wide
-`written_piece`, `beyond`,     Zen 3      results of 0.5 to 58 MB; loads from beyond the last cache
-`last_share`                              are taken to cost as much more as stores
-`beyond`, `far_piece`          Zen 5      graphs of 40,000 to 200,000 nodes
-`aliased`                      Zen 5      the same, and layers
-`far_piece`, `narrow_load`,    Intel's    graphs of 30,000 to 300,000 nodes
+================================  ========  =======================================================
+`given_entry`, `given_row`        Zen 5     nine products in five widths, and 33 products
+`given_entry`, `given_row`        Zen 3     2,865 random products
+`unpaired_entry`, `unpaired_row`  Zen 3     fitted; with AVX-512 no panel is so wide
+`written_piece`, `beyond`,        Zen 3     results of 0.5 to 58 MB; what is loaded is taken to cost
+`last_share`                                as much more, beyond the last cache, as what is written
+`beyond`, `far_piece`             Zen 5     graphs of 40,000 to 200,000 nodes
+`aliased`                         Zen 5     the same, and layers
+`far_piece`, `narrow_load`,       Intel's   graphs of 30,000 to 300,000 nodes
 `mispredicted`
-`packing`                      Zen 5, 3   nine products; others have those of the Zen 5
-=============================  =========  ==========================================================
+`packing`                         Zen 5, 3  nine matrices; the others have that of the Zen 5
+================================  ========  =======================================================
 
 Sizes outside of the model depend on the processor too: those of `layout.large_results`,
 BLOCK_IF_B_IS_NEAR of `direct.by_rows`, and MOST_STREAMS of `transposes`.

@@ -8,8 +8,8 @@ Intel core are of kernels that took one row after the other, as `stream.memory` 
 Not fitted by the script: `cycle`, which is set before; `spmv_entry` and `spmv_row`, measured on
 AMD's processors and fitted on Intel's; on the Zen 5 `piece`, measured by itself, `dense`, that of
 large products, and `direct.write_fortran`, between that of the fit and what layers of 3,000 outputs
-take; on the Zen 3 `dense`, likewise, and `stream.memory`. And what was measured on some processors
-alone, and is neutral on the others (0, or 1 for `beyond`):
+take; on the Zen 3 `dense`, likewise, `piece` and `stream.memory`. And what was measured on some
+processors alone, and is neutral on the others (0, or 1 for `beyond`):
 
 ================================  ========  =======================================================
 `given_entry`, `given_row`        Zen 5     nine products in five widths, and 33 products
@@ -254,7 +254,7 @@ ZEN_3 = Costs(  # with AVX2, of a machine that others use too
     ),
     l1_share=1.25, given_entry=0.54, given_row=8.5, unpaired_entry=0.32, unpaired_row=1.9,
     start=10300.0, wait=2.8, write_rows=1.2, written_piece=5.0, memory_to_l1=7.1, memory_to_l2=7.1,
-    piece=0.7, memory_entry=0.19, spmv_entry=1.8, spmv_row=3.8, beyond=4.5, last_share=0.2,
+    piece=5.0, memory_entry=0.19, spmv_entry=1.8, spmv_row=3.8, beyond=4.5, last_share=0.2,
     far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.01, dense=1.2,
     dense_vector=16.0, dense_weight=20.7, memory_weight=26.0, dense_call=2.7e-5, direct_call=3.7e-6,
     packing=PackingSeconds(call=5.5e-5, entry=5e-10, row=3.2e-8, far_byte=8e-12),

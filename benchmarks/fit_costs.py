@@ -44,7 +44,7 @@ MOST_ITEMS, MOST_WORK = 1 << 22, 3e8  # of B and C; multiply-adds of a product t
 # Turns of each call; what a turn has at least, in seconds and in calls.
 ROUNDS, SECONDS, LEAST_REPEATS = 3, 0.0015, 2
 VARIANTS = 6  # of the stream that are timed for a product, at most
-NEAR_VARIANTS = 12  # from so many, the fastest by the model, a third of them are drawn
+NEAR_VARIANTS = 12  # the fastest by the model, from which a third of these are drawn
 COMMON_SHARE = 0.6  # of the mean of a product's logarithms: what is taken off
 TIMINGS_EACH = 20  # for a constant, at least; kernels are compiled in the first minutes
 SCALES = 0.03, 30.0  # constants are looked for between so many times those that stand

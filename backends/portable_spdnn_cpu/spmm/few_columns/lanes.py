@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.slices import (
@@ -31,6 +31,7 @@ from portable_spdnn_cpu.spmm.few_columns.specs import STEPS, LanesSpec
 MAX_WINDOWS = 1 << 16  # that are numbered in two bytes
 # About so many sets of rows of like length, in which rows are ordered by where their entries are.
 LIKE_SETS = 32
+NOWHERE = np.iinfo(np.int64).max
 
 
 class LanesLayout(SliceLayout):
@@ -105,6 +106,15 @@ def order_rows(A: SparseOperand, lanes: int) -> Array:
     return filled_up(order, lanes)
 
 
+@kernel_part
+def _place(indices: Array, at: int, end: int, held: int) -> int:
+    """Return where an entry's column is among windows; NOWHERE behind the last entry."""
+    if at >= end:
+        return NOWHERE
+    column = int(indices[at])
+    return column + column // held
+
+
 @kernel
 def count_or_fill(
     indptr: Array,
@@ -128,39 +138,33 @@ def count_or_fill(
     """
     held, total = window - 1, 0
     at, end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+    following = np.empty(lanes, np.int64)  # where each lane's next entry is
     for slice_ in range(starts.size - 1):
         starts[slice_] = total
         for lane in range(lanes):
             row = order[slice_ * lanes + lane]
             at[lane] = indptr[row] if row >= 0 else 0
             end[lane] = indptr[row + 1] if row >= 0 else 0
+            following[lane] = _place(indices, at[lane], end[lane], held)
         step = 0
         while True:
-            begin = np.int64(-1)  # the leftmost of the entries still to do
-            for lane in range(lanes):
-                if at[lane] < end[lane]:
-                    column = np.int64(indices[at[lane]])
-                    place = column + column // held
-                    if begin < 0 or place < begin:
-                        begin = place
-            if begin < 0 and step % STEPS == 0:
-                break
-            begin = (begin if begin > 0 else np.int64(0)) // window_step * window_step
-            zero = window - 1 - begin % window
+            begin = following.min()
+            if begin == NOWHERE:
+                if step % STEPS == 0:
+                    break
+                begin = 0
+            begin = begin // window_step * window_step
+            zero = begin + window - 1 - begin % window
             if fill:
                 windows[(total * STEPS + step) // shared] = begin // window_step
             for _ in range(shared):
                 chunk, within = total + step // STEPS, step % STEPS
                 for lane in range(lanes):
-                    place, value = np.int64(begin + window), data.dtype.type(0)
-                    if at[lane] < end[lane]:
-                        column = np.int64(indices[at[lane]])
-                        place = column + column // held
-                    if place < begin + window:
-                        value = data[at[lane]]
+                    place, value = zero, data.dtype.type(0)
+                    if following[lane] < begin + window:
+                        place, value = following[lane], data[at[lane]]
                         at[lane] += 1
-                    else:
-                        place = begin + zero
+                        following[lane] = _place(indices, at[lane], end[lane], held)
                     if fill:
                         values[chunk, within, lane] = value
                         places[chunk, lane, within] = place - begin

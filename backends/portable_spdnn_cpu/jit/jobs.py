@@ -167,6 +167,24 @@ def call_kernel(typingctx: Any, address: Any, worker: Any, words: Any, numbers: 
 
 
 @intrinsic
+def call_code(typingctx: Any, address: Any, numbers: Any) -> Emission:
+    """Call, by its address, machine code that takes a tuple of integers.
+
+    It raises no exception, so that nobody asks what it returns.
+    """
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [
+            context.cast(builder, value, kind, types.intp)
+            for value, kind in zip(cgutils.unpack_tuple(builder, args[1]), numbers, strict=True)
+        ]
+        call_address(context, builder, args[0], (types.intp,) * len(numbers), values)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, numbers), codegen
+
+
+@intrinsic
 def pointer_at(typingctx: Any, address: Any, dtype: Any) -> Emission:
     """Return an address as a pointer to elements of a type, such as np.float32."""
     signature = types.CPointer(dtype.dtype)(types.intp, dtype)

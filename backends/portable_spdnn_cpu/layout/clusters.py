@@ -11,7 +11,7 @@ SEQUENCES 1997 (min-wise hashing).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,28 @@ WORTH_ANOTHER = 1 / 16
 MIN_SAVING = 1 / 4
 
 
-def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
+class Clusters(NamedTuple):
+    """Which outputs are computed together.
+
+    Attributes
+    ----------
+    order : ndarray of int64, shape (outputs,)
+        The outputs, clusters of CLUSTER first, then the others, rising.
+    number : int
+        Of clusters.
+    """
+
+    order: Array
+    number: int
+
+    def most_shared(self, offsets: Array) -> float:
+        """Return how many weights a load would serve if the outputs of each cluster were equal."""
+        weights = offsets[-1]
+        clustered = np.diff(offsets)[self.order[: CLUSTER * self.number]].sum()
+        return float(weights / max(1, weights - clustered + clustered / CLUSTER))
+
+
+def cluster_outputs(offsets: Array, indices: Array) -> Clusters:
     """Put outputs that share inputs side by side.
 
     Parameters
@@ -37,9 +58,7 @@ def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
 
     Returns
     -------
-    order : ndarray of int64, shape (outputs,)
-        The outputs, clusters of CLUSTER first, then the others, rising.
-    clusters : int
+    Clusters
     """
     others = np.arange(offsets.size - 1)
     inputs = np.arange(int(indices.max()) + 1 if indices.size else 0, dtype=np.uint64)
@@ -58,7 +77,7 @@ def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
         if others.size < CLUSTER or (attempt > 0 and few):
             break
     order = np.concatenate([*parts, others])
-    return order, (order.size - others.size) // CLUSTER
+    return Clusters(order, (order.size - others.size) // CLUSTER)
 
 
 @kernel

@@ -16,7 +16,7 @@ from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn.sparse_arrays import common_value, index_dtype
 from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
-from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
+from portable_spdnn_cpu.layout.clusters import Clusters, cluster_outputs, lay_out
 from portable_spdnn_cpu.layout.equal_outputs import EqualOutputs, equal_outputs
 from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows, rank_clusters
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
@@ -169,9 +169,10 @@ def _pack_rows(
     weight: float | None,
     bias: Array,
     neurons_in: int,
+    found: Clusters | None = None,
 ) -> tuple[_Part, Array]:
     """Cluster the outputs of one layer; return its part, and the inputs of its outputs."""
-    order, clusters = cluster_outputs(offsets, by_output)
+    order, clusters = found or cluster_outputs(offsets, by_output)
     order = order_clusters(offsets, by_output, order, clusters, neurons_in)
     bounds = (CLUSTER + 1) * clusters + (order.size - CLUSTER * clusters) + 1
     laid_offsets, indices = np.empty(bounds, np.int64), np.empty_like(by_output)
@@ -253,7 +254,7 @@ def transpose(
 
 
 def pack_product(
-    by_output: SparseOperand, bias: Array, activation: Activation
+    by_output: SparseOperand, bias: Array, activation: Activation, found: Clusters | None = None
 ) -> tuple[PackedLayers, PackedLayers]:
     """Pack one matrix that already has a row per output.
 
@@ -262,6 +263,8 @@ def pack_product(
     by_output : scipy.sparse.csr_array, shape (neurons_out, neurons_in)
     bias : ndarray, shape (neurons_out,)
     activation : Activation
+    found : Clusters, optional
+        Of its outputs, where they are known.
 
     Returns
     -------
@@ -277,7 +280,7 @@ def pack_product(
     if weight is not None and not np.isfinite(weight):
         weight = None  # features are added up first: 0, the sum of none, times it would be NaN
     values = by_output.data if weight is None else None
-    part, indices = _pack_rows(offsets, indices, values, weight, bias, neurons_in)
+    part, indices = _pack_rows(offsets, indices, values, weight, bias, neurons_in, found)
     natural = _assemble([replace(part, input_rows=inputs)], indices, [activation])
     permuted = natural._replace(
         indices=read_only(part.input_rows.astype(indices.dtype)[indices]),

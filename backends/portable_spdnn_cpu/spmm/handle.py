@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.caching import cached_property
@@ -16,6 +17,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.host import format_bytes
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.layout.clusters import cluster_outputs
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -39,9 +41,13 @@ LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
-# A form for few columns, and A as it is, are tried too where the model gives them less than so many
-# times the least seconds of a form, or of the stream.
+# A form for few columns is tried too where the model gives it less than so many times the least
+# seconds of a form.
 DOUBTFUL = 2.0
+# A as it is is tried where the model gives it less than so many times the least seconds of another
+# kernel, or at most so many seconds more: of 7,900 products on a Zen 3 that were tried beyond the
+# former it was faster in 86, all within the latter.
+DIRECT_MARGIN, DIRECT_SECONDS = 1.5, 1e-5
 # Choices without a trial that are kept, for numbers of columns and layouts of B. Those of streamed
 # weights, and those row by row, share packings of A.
 MAX_PREDICTIONS = 128
@@ -331,7 +337,11 @@ class WeightsProduct:
     @cached_property
     def _clustered(self) -> ClusteredProduct | None:
         """A in clusters of rows, unless hardly any rows share columns."""
-        clustered = ClusteredProduct(self.workers, self.A, self.epilogue)
+        offsets = self.A.indptr.astype(np.int64, copy=False)
+        found = cluster_outputs(offsets, self.A.indices)
+        if found.most_shared(offsets) < LEAST_SHARED:
+            return None
+        clustered = ClusteredProduct(self.workers, self.A, self.epilogue, found)
         return clustered if clustered.shared >= LEAST_SHARED else None
 
     @cached_property
@@ -422,7 +432,7 @@ class WeightsProduct:
             candidates = [*zip(few, seconds, strict=True), *candidates]
         best, dense = candidates[0][1], cost_model.dense_seconds(size)
         direct = self._direct_seconds(size, B)
-        if direct < DOUBTFUL * best or self._is_suited(B):
+        if direct < max(DIRECT_MARGIN * best, best + DIRECT_SECONDS):
             candidates.append((self._direct, direct))
             if columns == 1 and self.A.nnz < size.rows:  # rows take longer than their entries
                 columns_of_A = replace(size, rows=size.inner, threads=1)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at
+import numpy as np
+from numba.core import types
+
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
+from portable_spdnn_cpu.jit.jobs import array_at, machine_code
 from portable_spdnn_cpu.jit.target import is_zen
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, store_fence
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -99,6 +103,34 @@ def store_columns(
         store_fence()
     else:
         _transpose(FROM_TILE, tile, lines, begin, end, columns, begin)
+
+
+@functools.cache
+def columns_code(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the addresses of `load_columns` and `store_columns` for a type, for `call_code`.
+
+    They are two thirds of the code of a panel of the stream, of which there are many.
+    """
+    signature = types.void(*[types.intp] * 8, types.Omitted(dtype.type))
+    return machine_code(_load_columns, signature), machine_code(_store_columns, signature)
+
+
+@job_kernel
+def _load_columns(
+    source: int, source_stride: int, address: int, stride: int, width: int, first: int, stop: int,
+    columns: int, dtype: Any,
+) -> None:  # fmt: skip
+    """Do what `load_columns` does."""
+    load_columns(source, source_stride, address, stride, width, first, stop, columns, dtype)
+
+
+@job_kernel
+def _store_columns(
+    target: int, target_stride: int, address: int, width: int, begin: int, end: int, columns: int,
+    size: int, dtype: Any,
+) -> None:  # fmt: skip
+    """Do what `store_columns` does."""
+    store_columns(target, target_stride, address, width, begin, end, columns, size, dtype)
 
 
 @kernel_part

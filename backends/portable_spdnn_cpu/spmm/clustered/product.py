@@ -11,6 +11,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array, read_only
+from portable_spdnn_cpu.layout.clusters import Clusters
 from portable_spdnn_cpu.layout.packing import ACTIVATION, PackedLayers, pack_product
 from portable_spdnn_cpu.machine.buffers import Spare
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
@@ -49,6 +50,8 @@ class ClusteredProduct:
         W transposed.
     epilogue : Epilogue
         Its bias is None, or an array of the weights' type.
+    found : Clusters, optional
+        Of its outputs, where they are known.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class ClusteredProduct:
         workers: ThreadPool,
         by_output: SparseOperand,
         epilogue: Epilogue,
+        found: Clusters | None = None,
     ) -> None:
         self.dtype = by_output.dtype
         self.workers = {1: ALONE, workers.threads: workers}
@@ -64,7 +68,7 @@ class ClusteredProduct:
         if bias is None:
             bias = np.zeros(by_output.shape[0], self.dtype)
         # By whether the activation is left for later, as it is where a residual comes before it.
-        natural, permuted = pack_product(by_output, bias, self.activation)
+        natural, permuted = pack_product(by_output, bias, self.activation, found)
         self.packed = {False: (natural, permuted), True: (linear(natural), linear(permuted))}
         neurons_out, neurons_in = by_output.shape
         self.product = ProductSize(

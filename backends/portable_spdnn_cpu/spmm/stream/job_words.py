@@ -28,6 +28,8 @@ BIAS
 ACTIVATION, LOWER, UPPER, BOUNDED
     The code of `activations.Activation`, the bits of its bounds as float64, and whether they are
     finite.
+LOAD_COLUMNS, STORE_COLUMNS
+    Those of `transposes.columns_code`, where B or C is in Fortran order.
 PANEL_KERNEL, REST_KERNEL
     Addresses of the kernels that compute whole panels, and what is left of the columns.
 WORKSPACE_BYTES, SUMS_BYTES
@@ -44,9 +46,9 @@ WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
 (
     PARTS, K, COLUMNS, WIDTH, PANELS, LINE, K_BLOCK, IN_PLACE, SHIFTED,
     B_STRIDE, B_FORTRAN, OUT_STRIDE, OUT_FORTRAN, RESIDUAL_STRIDE,
-    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL,
+    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, LOAD_COLUMNS, STORE_COLUMNS, PANEL_KERNEL, REST_KERNEL,
     WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, FIRST_PART,
-) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
+) = range(FIRST_OWN, FIRST_OWN + 27)  # fmt: skip
 # Words of each part, from FIRST_PART on: its rows, how many blocks they have, and the arrays of
 # `packing.StreamPart`. Where A is not packed there is one, and VISITS, OFFSETS and VALUES are A's
 # indptr, indices and data.

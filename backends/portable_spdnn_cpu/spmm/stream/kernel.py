@@ -18,9 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_cpu.activations import RELU, activate_span
+from portable_spdnn_cpu.activations import RELU, call_span_code
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel
-from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, call_kernel, float_of, job, next_task
+from portable_spdnn_cpu.jit.jobs import (
+    LENGTH,
+    Job,
+    array_at,
+    call_code,
+    call_kernel,
+    float_of,
+    job,
+    next_task,
+)
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.large_results import (
     NONTEMPORAL_BYTES,
@@ -46,6 +55,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     IN_PLACE,
     K_BLOCK,
     LINE,
+    LOAD_COLUMNS,
     LOWER,
     OFFSETS,
     OUT,
@@ -60,6 +70,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     RESIDUAL_STRIDE,
     REST_KERNEL,
     SHIFTED,
+    STORE_COLUMNS,
     SUMS_BYTES,
     UPPER,
     VALUES,
@@ -74,7 +85,6 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
 from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, BY_ROWS, GIVEN, PAIR
 from portable_spdnn_cpu.spmm.stream.panels import copy_panel
 from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
-from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 # Bytes of sums between blocks beyond which the sums of the rows that come next, and in the last
 # block their rows of C, are prefetched: rows of a block come in the order of their counts, which no
@@ -163,7 +173,8 @@ def multiply_panels(
     if begun:
         residual = 0
         start = words[RESIDUAL] + column * residual_stride * itemsize
-        load_columns(start, residual_stride, own, width, width, begin, end, columns, dtype)
+        numbers = start, residual_stride, own, width, width, begin, end, columns
+        call_code(words[LOAD_COLUMNS], numbers)
     tile = own - begin * width * itemsize
     out, out_stride = tile, width
     if stages:
@@ -201,7 +212,6 @@ def multiply_panels(
                 nontemporal, prefetches,
             )  # fmt: skip
             if code > RELU:
-                written = array_at(out, LENGTH, dtype)
                 for place in range(top, stop):
                     row = place
                     if is_packed:
@@ -210,15 +220,15 @@ def multiply_panels(
                     for number in range(panels):
                         before = 0 if number else skipped
                         start = row * out_stride + number * width
-                        activate_span(written, start + before, start + stored, code, low, high)
+                        address = out + (start + before) * itemsize
+                        call_span_code(code, address, stored - before, low, high)
             top = stop
     if nontemporal:
         store_fence()
     if stages:
         target = words[OUT] + column * words[OUT_STRIDE] * itemsize
-        store_columns(
-            target, words[OUT_STRIDE], tile, width, begin, end, columns, words[OUT_BYTES], dtype
-        )  # fmt: skip
+        numbers = target, words[OUT_STRIDE], tile, width, begin, end, columns, words[OUT_BYTES]
+        call_code(words[STORE_COLUMNS], numbers)
 
 
 # By vectors of a panel, type, form of the weights, and whether panels may begin before column 0.

@@ -7,17 +7,17 @@ from typing import Any
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
-from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, call_code
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.job_words import (
     B_FORTRAN,
     B_STRIDE,
+    LOAD_COLUMNS,
     WIDTH,
     B,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter
-from portable_spdnn_cpu.spmm.transposes import load_columns
 
 
 @intrinsic
@@ -74,4 +74,5 @@ def copy_panel(
         return
     start = words[B] + column * words[B_STRIDE] * itemsize
     width = len(vectors) * BLOCK_BYTES // itemsize
-    load_columns(start, words[B_STRIDE], address, stride, width, first, stop, columns, dtype)
+    numbers = start, words[B_STRIDE], address, stride, width, first, stop, columns
+    call_code(words[LOAD_COLUMNS], numbers)

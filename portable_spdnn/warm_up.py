@@ -90,6 +90,12 @@ def _weights(zeros: float, dtype: np.dtype[Any], columns: int = SIZE) -> sp.csr_
     return sp.random_array((SIZE, columns), density=1 - zeros, rng=rng, dtype=dtype).tocsr()
 
 
+def _alike(dtype: np.dtype[Any]) -> sp.csr_array:
+    """Return weights whose columns are alike by fours: their entries are in the same rows."""
+    four = np.array([[1, 2, 3, 4]], dtype)
+    return sp.csr_array(sp.kron(_weights(0.9, dtype)[:, : SIZE // 4], four))
+
+
 def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
     gelu = Epilogue(np.zeros(SIZE), "gelu", upper=6)
     A, B = _weights(0.9, dtype), np.ones((SIZE, 3), dtype)
@@ -116,6 +122,8 @@ def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
             for operand in (B, np.asfortranarray(B)):
                 backend.spmm(A, operand)
                 backend.spmm_handle(A, columns=WIDE - 1).multiply(operand[:, 1:])
+    shared, B = sp.csr_array(_alike(dtype).T), np.ones((SIZE, WIDE), dtype)
+    backend.spmm_handle(shared, columns=WIDE).multiply(B)
 
 
 def _layer(backend: Backend, dtype: np.dtype[Any]) -> None:
@@ -142,8 +150,7 @@ def _plans(backend: Backend, dtype: np.dtype[Any]) -> None:
         )
         for highest_bias in (1, 0)
     )
-    alike = sp.csr_array(sp.kron(_weights(0.9, dtype)[:, : SIZE // 4], [[1, 2, 3, 4]]))
-    sharing = Network([Layer(alike, 0.5)] * 2)  # each four outputs have the same inputs
+    sharing = Network([Layer(_alike(dtype), 0.5)] * 2)  # each four outputs have the same inputs
     for network in (radixnet(1024, layers=3), pruned, dying, sharing):
         plan = make_plan(backend, network, PlanOptions(dtype))
         for inputs in COLUMNS:

@@ -15,7 +15,7 @@ import portable_spdnn as ps
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout import clusters as clustering
-from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
+from portable_spdnn_cpu.layout.clusters import Clusters, cluster_outputs, lay_out
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER, MAX_COUNTED
 
 pytestmark = pytest.mark.usefixtures("depth_first_plans")
@@ -111,6 +111,26 @@ def test_outputs_that_share_much_but_not_all_are_found() -> None:
     W = sp.csr_array(shuffled.astype(np.float32))
     _, clusters = unlaid(W, valued=False)
     assert clusters >= 12  # of 16: the search is by hashing, and may miss some
+
+
+@settings(max_examples=60, deadline=None)
+@given(matrices())
+def test_no_load_serves_more_weights_than_most_shared_says(W: Any) -> None:
+    offsets = W.indptr.astype(np.int64)
+    found = cluster_outputs(offsets, W.indices)
+    members = found.order[: CLUSTER * found.number].reshape(-1, CLUSTER)
+    pattern = W.toarray() != 0
+    saved = sum((CLUSTER - 1) * pattern[each].all(axis=0).sum() for each in members)
+    assert found.most_shared(offsets) >= W.nnz / max(1, W.nnz - saved)
+
+
+def test_most_shared_by_hand() -> None:
+    # A cluster of four outputs of 5 weights, and two other outputs of 10: 5 + 20 loads for 40.
+    found = Clusters(np.array([1, 2, 4, 5, 0, 3]), 1)
+    assert found.most_shared(np.cumsum([0, 10, 5, 5, 10, 5, 5])) == 1.6
+    assert Clusters(np.arange(4), 1).most_shared(np.arange(0, 25, 6)) == 4
+    assert Clusters(np.arange(4), 0).most_shared(np.arange(0, 25, 6)) == 1
+    assert Clusters(np.arange(0), 0).most_shared(np.zeros(1, np.int64)) == 0
 
 
 def test_unrelated_outputs_are_left_alone() -> None:

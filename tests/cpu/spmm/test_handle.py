@@ -315,6 +315,32 @@ def test_operands_of_a_trial_lie_as_those_of_users(
     assert {tried for _, tried in seen} == {384}
 
 
+def test_a_trial_leaves_out_what_would_hardly_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[set[type]] = []
+
+    def noted(runs: list[Any]) -> list[float]:
+        tried.append({type(run.func.__self__) for run in runs})
+        return [1.0] * len(runs)
+
+    def refused(*arguments: Any) -> None:
+        raise AssertionError("rows that share nothing were laid out in clusters")
+
+    monkeypatch.setattr(handle, "least_seconds", noted)
+    monkeypatch.setattr(handle, "ClusteredProduct", refused)
+    A = random((500, 500), 0.2)
+    seconds = {"of_stream": 1e-3, "as_it_is": 0.0}
+    monkeypatch.setattr(cost_model, "stream_seconds", lambda *_: seconds["of_stream"])
+    monkeypatch.setattr(cost_model, "direct_seconds", lambda *_: seconds["as_it_is"])
+    for of_stream, as_it_is, is_tried in (
+        (1e-3, 1.4e-3, True), (1e-3, 1.6e-3, False), (1e-6, 1e-5, True), (1e-6, 1.2e-5, False),
+    ):  # fmt: skip
+        seconds.update(of_stream=of_stream, as_it_is=as_it_is)
+        tried.clear()
+        WeightsProduct(ThreadPool(1), A, BARE, columns=100)
+        assert tried
+        assert all((DirectProduct in kernels) == is_tried for kernels in tried)
+
+
 def test_few_columns_have_a_kernel_of_their_own() -> None:
     A, B = random((200, 300), 0.4), np.random.default_rng(5).random((300, 9), np.float32)
     product = WeightsProduct(ThreadPool(2), A, BARE)

@@ -148,7 +148,9 @@ def count_or_fill(
             following[lane] = _place(indices, at[lane], end[lane], held)
         step = 0
         while True:
-            begin = following.min()
+            begin = NOWHERE
+            for lane in range(lanes):
+                begin = min(begin, following[lane])
             if begin == NOWHERE:
                 if step % STEPS == 0:
                     break

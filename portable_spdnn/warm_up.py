@@ -91,9 +91,9 @@ def _weights(zeros: float, dtype: np.dtype[Any], columns: int = SIZE) -> sp.csr_
 
 
 def _alike(dtype: np.dtype[Any]) -> sp.csr_array:
-    """Return weights whose columns are alike by fours: their entries are in the same rows."""
+    """Return weights of which each four neighbouring columns have entries in the same rows."""
     four = np.array([[1, 2, 3, 4]], dtype)
-    return sp.csr_array(sp.kron(_weights(0.9, dtype)[:, : SIZE // 4], four))
+    return sp.csr_array(sp.kron(_weights(0.9, dtype, SIZE // 4), four))
 
 
 def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
@@ -122,6 +122,7 @@ def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
             for operand in (B, np.asfortranarray(B)):
                 backend.spmm(A, operand)
                 backend.spmm_handle(A, columns=WIDE - 1).multiply(operand[:, 1:])
+    # Rows that share columns, which go in clusters.
     shared, B = sp.csr_array(_alike(dtype).T), np.ones((SIZE, WIDE), dtype)
     backend.spmm_handle(shared, columns=WIDE).multiply(B)
 
@@ -135,6 +136,8 @@ def _layer(backend: Backend, dtype: np.dtype[Any]) -> None:
             for features in (Y, np.asfortranarray(Y)):
                 backend.layer(layer, features)
             backend.layer_handle(layer, inputs=inputs).apply(Y)
+    alike, Y = Layer(_alike(dtype)), np.ones((WIDE, SIZE), dtype)
+    backend.layer_handle(alike, inputs=WIDE).apply(Y)
 
 
 def _spgemm(backend: Backend, dtype: np.dtype[Any]) -> None:
@@ -150,7 +153,7 @@ def _plans(backend: Backend, dtype: np.dtype[Any]) -> None:
         )
         for highest_bias in (1, 0)
     )
-    sharing = Network([Layer(_alike(dtype), 0.5)] * 2)  # each four outputs have the same inputs
+    sharing = Network([Layer(_alike(dtype), 0.5)] * 2)
     for network in (radixnet(1024, layers=3), pruned, dying, sharing):
         plan = make_plan(backend, network, PlanOptions(dtype))
         for inputs in COLUMNS:

@@ -25,15 +25,13 @@ from numba.core import types
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_cpu.jit.compilation import (
     Array,
-    Emission,
     Function,
-    intrinsic,
     job_kernel,
     kernel,
     kernel_part,
 )
 from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
-from portable_spdnn_cpu.jit.jobs import array_at, call_address, machine_code
+from portable_spdnn_cpu.jit.jobs import array_at, call_code, machine_code
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
 # The places of activations in `ACTIVATIONS`.
@@ -89,28 +87,9 @@ def activation_code(name: str, dtype: np.dtype[Any]) -> int:
     place = ACTIVATIONS.index(name)
     if place <= RELU:
         return place
+    span = types.intp, types.intp, types.float64, types.float64
     constants = types.Omitted(place), types.Omitted(dtype.type)
-    return machine_code(activate_items, types.void(*_SPAN, *constants))
-
-
-# Address and number of the items, and bounds.
-_SPAN = types.intp, types.intp, types.float64, types.float64
-
-
-@intrinsic
-def call_span_code(
-    typingctx: Any, code: Any, address: Any, count: Any, lower: Any, upper: Any
-) -> Emission:
-    """Call, by its address, the machine code of an activation for so many items at an address.
-
-    It raises no exception, so that nobody asks what it returns.
-    """
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        call_address(context, builder, args[0], _SPAN, args[1:])
-        return context.get_dummy_value()
-
-    return types.void(types.intp, *_SPAN), codegen
+    return machine_code(activate_items, types.void(*span, *constants))
 
 
 SQRT_HALF = math.sqrt(0.5)
@@ -200,7 +179,7 @@ def activate_span(
     """
     if code > RELU:
         address = values.ctypes.data + first * values.itemsize
-        call_span_code(code, address, end - first, lower, upper)
+        call_code(code, (address, end - first, float(lower), float(upper)))
         return
     low, high = values.dtype.type(lower), values.dtype.type(upper)
     if code == RELU:

@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from command_line import Cli, expect_error
 
 import portable_spdnn as ps
+from portable_spdnn import warm_up
+from portable_spdnn.warm_up import SIZE
+from portable_spdnn_cpu.layout.clusters import cluster_outputs
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -37,6 +41,13 @@ def test_every_operation_is_called_in_that_type(
     assert list(seconds) == ["spmm", "layer", "spgemm", "plan", "attention", "convolutions"]
     assert told == list(seconds.items())
     assert called == {name: {np.dtype(dtype)} for name in hooks}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_handles_of_weights_in_clusters_are_called(dtype: Any) -> None:
+    shared = sp.csr_array(warm_up._alike(np.dtype(dtype)).T)
+    assert shared.dtype == dtype
+    assert cluster_outputs(shared.indptr.astype(np.int64), shared.indices).number == SIZE // 4
 
 
 def test_the_command_says_what_each_operation_took(cli: Cli) -> None:

@@ -148,16 +148,21 @@ def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission
     return signature, codegen
 
 
+def _cast(context: Any, builder: Any, numbers: Any, given: Any, wanted: list[Any]) -> list[Any]:
+    """Return the LLVM values of a tuple of numbers of given types, as those that are wanted."""
+    values = cgutils.unpack_tuple(builder, numbers)
+    return [context.cast(builder, *each) for each in zip(values, given, wanted, strict=True)]
+
+
 @intrinsic
 def call_kernel(typingctx: Any, address: Any, worker: Any, words: Any, numbers: Any) -> Emission:
     """Call a kernel by its address, with a tuple of integers after the words."""
     signature = types.void(types.intp, types.intp, words, numbers)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = [*args[1:3]]
-        for value, kind in zip(cgutils.unpack_tuple(builder, args[3]), numbers, strict=True):
-            values.append(context.cast(builder, value, kind, types.intp))
-        arguments = *_ARGUMENTS, *[types.intp] * len(numbers)
+        kinds = [types.intp] * len(numbers)
+        values = [*args[1:3], *_cast(context, builder, args[3], numbers, kinds)]
+        arguments = *_ARGUMENTS, *kinds
         status = call_address(context, builder, args[0], arguments, values)
         with cgutils.if_unlikely(builder, status.is_error):
             context.call_conv.return_status_propagate(builder, status)
@@ -168,17 +173,17 @@ def call_kernel(typingctx: Any, address: Any, worker: Any, words: Any, numbers: 
 
 @intrinsic
 def call_code(typingctx: Any, address: Any, numbers: Any) -> Emission:
-    """Call, by its address, machine code that takes a tuple of integers.
+    """Call a kernel by its address, with a tuple of numbers: as intp where they are integers.
 
-    It raises no exception, so that nobody asks what it returns.
+    Others are float64. The kernel must raise no exception: its status is not looked at.
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        values = [
-            context.cast(builder, value, kind, types.intp)
-            for value, kind in zip(cgutils.unpack_tuple(builder, args[1]), numbers, strict=True)
+        kinds = [
+            types.intp if isinstance(kind, types.Integer) else types.float64 for kind in numbers
         ]
-        call_address(context, builder, args[0], (types.intp,) * len(numbers), values)
+        values = _cast(context, builder, args[1], numbers, kinds)
+        call_address(context, builder, args[0], tuple(kinds), values)
         return context.get_dummy_value()
 
     return types.void(types.intp, numbers), codegen

@@ -35,14 +35,17 @@ class Clusters(NamedTuple):
     order : ndarray of int64, shape (outputs,)
         The outputs, clusters of CLUSTER first, then the others, rising.
     number : int
-        Of clusters.
+        How many clusters there are.
     """
 
     order: Array
     number: int
 
-    def most_shared(self, offsets: Array) -> float:
-        """Return how many weights a load would serve if the outputs of each cluster were equal."""
+    def shared_at_most(self, offsets: Array) -> float:
+        """Return an upper bound of the weights that a load serves.
+
+        It is reached where the outputs of each cluster have the same inputs.
+        """
         weights = offsets[-1]
         clustered = np.diff(offsets)[self.order[: CLUSTER * self.number]].sum()
         return float(weights / max(1, weights - clustered + clustered / CLUSTER))
@@ -59,6 +62,7 @@ def cluster_outputs(offsets: Array, indices: Array) -> Clusters:
     Returns
     -------
     Clusters
+        And all other outputs.
     """
     others = np.arange(offsets.size - 1)
     inputs = np.arange(int(indices.max()) + 1 if indices.size else 0, dtype=np.uint64)

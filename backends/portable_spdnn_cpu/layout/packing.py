@@ -138,7 +138,8 @@ def _pack_layer(layer: Layer, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> tu
     values = None if data is None else np.empty(layer.nnz, dtype)
     transpose(layer.indptr, layer.indices, data, offsets, by_output, values)
     bias = layer.bias.astype(dtype)
-    return _pack_rows(offsets, by_output, values, layer.constant, bias, layer.shape[0])
+    clusters = cluster_outputs(offsets, by_output)
+    return _pack_rows(offsets, by_output, values, layer.constant, bias, layer.shape[0], clusters)
 
 
 def _pack_equal(
@@ -169,10 +170,10 @@ def _pack_rows(
     weight: float | None,
     bias: Array,
     neurons_in: int,
-    found: Clusters | None = None,
+    found: Clusters,
 ) -> tuple[_Part, Array]:
-    """Cluster the outputs of one layer; return its part, and the inputs of its outputs."""
-    order, clusters = found or cluster_outputs(offsets, by_output)
+    """Lay out the outputs of one layer; return its part, and the inputs of its outputs."""
+    order, clusters = found
     order = order_clusters(offsets, by_output, order, clusters, neurons_in)
     bounds = (CLUSTER + 1) * clusters + (order.size - CLUSTER * clusters) + 1
     laid_offsets, indices = np.empty(bounds, np.int64), np.empty_like(by_output)
@@ -254,7 +255,7 @@ def transpose(
 
 
 def pack_product(
-    by_output: SparseOperand, bias: Array, activation: Activation, found: Clusters | None = None
+    by_output: SparseOperand, bias: Array, activation: Activation, clusters: Clusters | None = None
 ) -> tuple[PackedLayers, PackedLayers]:
     """Pack one matrix that already has a row per output.
 
@@ -263,8 +264,8 @@ def pack_product(
     by_output : scipy.sparse.csr_array, shape (neurons_out, neurons_in)
     bias : ndarray, shape (neurons_out,)
     activation : Activation
-    found : Clusters, optional
-        Of its outputs, where they are known.
+    clusters : Clusters, optional
+        Those of its outputs; looked for by default.
 
     Returns
     -------
@@ -280,7 +281,9 @@ def pack_product(
     if weight is not None and not np.isfinite(weight):
         weight = None  # features are added up first: 0, the sum of none, times it would be NaN
     values = by_output.data if weight is None else None
-    part, indices = _pack_rows(offsets, indices, values, weight, bias, neurons_in, found)
+    if clusters is None:
+        clusters = cluster_outputs(offsets, indices)
+    part, indices = _pack_rows(offsets, indices, values, weight, bias, neurons_in, clusters)
     natural = _assemble([replace(part, input_rows=inputs)], indices, [activation])
     permuted = natural._replace(
         indices=read_only(part.input_rows.astype(indices.dtype)[indices]),

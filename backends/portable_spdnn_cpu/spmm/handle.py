@@ -17,6 +17,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.host import format_bytes
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.target import is_zen
 from portable_spdnn_cpu.layout.clusters import cluster_outputs
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
@@ -41,13 +42,15 @@ LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
-# A form for few columns is tried too where the model gives it less than so many times the least
-# seconds of a form.
+# A form for few columns, and A as it is, are tried too where the model gives them less than so many
+# times the least seconds of these forms, or of the stream. What A as it is takes it knows better on
+# AMD's processors.
 DOUBTFUL = 2.0
-# A as it is is tried where the model gives it less than so many times the least seconds of another
-# kernel, or at most so many seconds more: of 7,900 products on a Zen 3 that were tried beyond the
-# former it was faster in 86, all within the latter.
-DIRECT_MARGIN, DIRECT_SECONDS = 1.5, 1e-5
+DIRECT_DOUBTFUL = 1.5 if is_zen() else DOUBTFUL
+# It is tried as well where the model gives it at most so many seconds more. Of 7,900 products on a
+# Zen 3 for which it was given more than 1.5 times the least seconds it was the fastest in 86, which
+# were all given at most so many more.
+DIRECT_SECONDS = 1e-5
 # Choices without a trial that are kept, for numbers of columns and layouts of B. Those of streamed
 # weights, and those row by row, share packings of A.
 MAX_PREDICTIONS = 128
@@ -338,10 +341,11 @@ class WeightsProduct:
     def _clustered(self) -> ClusteredProduct | None:
         """A in clusters of rows, unless hardly any rows share columns."""
         offsets = self.A.indptr.astype(np.int64, copy=False)
-        found = cluster_outputs(offsets, self.A.indices)
-        if found.most_shared(offsets) < LEAST_SHARED:
+        clusters = cluster_outputs(offsets, self.A.indices)
+        # Known before A is laid out, which takes longer than the search.
+        if clusters.shared_at_most(offsets) < LEAST_SHARED:
             return None
-        clustered = ClusteredProduct(self.workers, self.A, self.epilogue, found)
+        clustered = ClusteredProduct(self.workers, self.A, self.epilogue, clusters)
         return clustered if clustered.shared >= LEAST_SHARED else None
 
     @cached_property
@@ -360,16 +364,14 @@ class WeightsProduct:
         """Return A in clusters where B and C are in one order: else these would copy B before."""
         return self._clustered if size.fortran == size.out_fortran else None
 
-    def _is_suited(self, B: Array) -> bool:
-        """Whether A as it is suits small products like this one, whatever the model says."""
-        return suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order) is not None
-
     def _direct_seconds(self, size: ProductSize, B: Array) -> float:
-        """Return what the model says of A as it is; infinity where it is not to be believed.
+        """Return what the model says of A as it is.
 
-        In a trial B has as many columns as are tried.
+        Infinity where the model is not fitted, and the product is not as small as those that single
+        calls leave to it. In a trial B has as many columns as are tried.
         """
-        if not tuning.is_fitted(size) and not self._is_suited(B):
+        suited = suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order)
+        if suited is None and not tuning.is_fitted(size):
             return math.inf
         shared = shares_rows(self.A.nnz, self.A.shape, size.columns, size.itemsize)
         threads = self.workers.threads if shared and not size.fortran else 1
@@ -430,13 +432,16 @@ class WeightsProduct:
             threads = self.workers.threads
             seconds = [predicted_seconds(each.seconds, self.A, columns, threads) for each in few]
             candidates = [*zip(few, seconds, strict=True), *candidates]
-        best, dense = candidates[0][1], cost_model.dense_seconds(size)
+        best = min(seconds for _, seconds in candidates)
+        dense = cost_model.dense_seconds(size)
+        most = max(DIRECT_DOUBTFUL * best, best + DIRECT_SECONDS)
         direct = self._direct_seconds(size, B)
-        if direct < max(DIRECT_MARGIN * best, best + DIRECT_SECONDS):
+        if direct < most:
             candidates.append((self._direct, direct))
-            if columns == 1 and self.A.nnz < size.rows:  # rows take longer than their entries
-                columns_of_A = replace(size, rows=size.inner, threads=1)
-                candidates.append((self._by_columns, cost_model.direct_seconds(columns_of_A)))
+        if columns == 1 and self.A.nnz < size.rows:  # rows take longer than their entries
+            by_columns = cost_model.direct_seconds(replace(size, rows=size.inner, threads=1))
+            if by_columns < most:
+                candidates.append((self._by_columns, by_columns))
         clustered = self._clustered_for(size)
         if clustered is not None:
             clustered.prepare(columns, not size.fortran)  # its inputs are the columns of B

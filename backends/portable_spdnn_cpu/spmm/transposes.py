@@ -105,14 +105,25 @@ def store_columns(
         _transpose(FROM_TILE, tile, lines, begin, end, columns, begin)
 
 
-@functools.cache
-def columns_code(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the addresses of `load_columns` and `store_columns` for a type, for `call_code`.
+# Linked into the kernels of the stream, and into those that start products of few columns,
+# transposes would be two thirds of the code of each. So these call them by their addresses:
+# products take as long, and first ones compile less.
 
-    They are two thirds of the code of a panel of the stream, of which there are many.
-    """
-    signature = types.void(*[types.intp] * 8, types.Omitted(dtype.type))
-    return machine_code(_load_columns, signature), machine_code(_store_columns, signature)
+
+@functools.cache
+def loading_code(dtype: np.dtype[Any]) -> int:
+    """Return the address at which `call_code` finds `load_columns`, for items of a type."""
+    return machine_code(_load_columns, _signature(dtype))
+
+
+@functools.cache
+def storing_code(dtype: np.dtype[Any]) -> int:
+    """Return the address at which `call_code` finds `store_columns`, for items of a type."""
+    return machine_code(_store_columns, _signature(dtype))
+
+
+def _signature(dtype: np.dtype[Any]) -> Any:
+    return types.void(*[types.intp] * 8, types.Omitted(dtype.type))
 
 
 @job_kernel
@@ -120,7 +131,7 @@ def _load_columns(
     source: int, source_stride: int, address: int, stride: int, width: int, first: int, stop: int,
     columns: int, dtype: Any,
 ) -> None:  # fmt: skip
-    """Do what `load_columns` does."""
+    """Do what `load_columns` does, which, a `kernel_part`, has no address."""
     load_columns(source, source_stride, address, stride, width, first, stop, columns, dtype)
 
 
@@ -129,7 +140,7 @@ def _store_columns(
     target: int, target_stride: int, address: int, width: int, begin: int, end: int, columns: int,
     size: int, dtype: Any,
 ) -> None:  # fmt: skip
-    """Do what `store_columns` does."""
+    """Do what `store_columns` does, which, a `kernel_part`, has no address."""
     store_columns(target, target_stride, address, width, begin, end, columns, size, dtype)
 
 

@@ -10,9 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, call_kernel, float_of, job, run_share
+from portable_spdnn_cpu.jit.jobs import (
+    Job,
+    array_at,
+    call_code,
+    call_kernel,
+    float_of,
+    job,
+    machine_code,
+    run_share,
+)
 
 X, Y, ROWS, COLUMNS, FACTOR = range(5)
 
@@ -40,6 +50,17 @@ def call_divide_sum(worker: int, words: Array) -> None:
     call_kernel(words[0], worker, words, (words[1], np.int32(5)))
 
 
+@job_kernel
+def write_numbers(address: int, first: int, second: float, third: float) -> None:
+    numbers = array_at(address, 3, np.float64)
+    numbers[0], numbers[1], numbers[2] = first, second, third
+
+
+@job
+def call_write_numbers(worker: int, words: Array) -> None:
+    call_code(words[0], (words[1], np.int32(-5), np.float32(0.25), float_of(words[2])))
+
+
 @kernel
 def run(address: int, worker: int, words: Array) -> bool:
     return run_share(address, worker, words.ctypes.data)
@@ -61,6 +82,15 @@ def test_an_exception_is_told() -> None:
     assert run(divide.address, 0, words)
     assert not run(divide.address, 2, words)
     assert words[0] == 3
+
+
+def test_a_kernel_is_called_by_its_address_with_integers_and_floats() -> None:
+    signature = types.void(types.intp, types.intp, types.float64, types.float64)
+    found = np.zeros(3)
+    words = np.array([machine_code(write_numbers, signature), found.ctypes.data, 0])
+    words[2:].view(np.float64)[0] = 1e300
+    assert not run(call_write_numbers.address, 0, words)
+    assert found.tolist() == [-5, 0.25, 1e300]
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -14,8 +14,10 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.layout import clusters as clustering
 from portable_spdnn_cpu.layout.clusters import Clusters, cluster_outputs, lay_out
+from portable_spdnn_cpu.layout.packing import pack_product
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER, MAX_COUNTED
 
 pytestmark = pytest.mark.usefixtures("depth_first_plans")
@@ -115,22 +117,35 @@ def test_outputs_that_share_much_but_not_all_are_found() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(matrices())
-def test_no_load_serves_more_weights_than_most_shared_says(W: Any) -> None:
+def test_no_load_serves_more_weights_than_shared_at_most_says(W: Any) -> None:
     offsets = W.indptr.astype(np.int64)
     found = cluster_outputs(offsets, W.indices)
     members = found.order[: CLUSTER * found.number].reshape(-1, CLUSTER)
     pattern = W.toarray() != 0
     saved = sum((CLUSTER - 1) * pattern[each].all(axis=0).sum() for each in members)
-    assert found.most_shared(offsets) >= W.nnz / max(1, W.nnz - saved)
+    assert found.shared_at_most(offsets) >= W.nnz / max(1, W.nnz - saved)
 
 
-def test_most_shared_by_hand() -> None:
+@settings(max_examples=30, deadline=None)
+@given(matrices())
+def test_clusters_that_are_knownare_those_that_are_found(W: Any) -> None:
+    bias = np.zeros(W.shape[0], W.dtype)
+    found = cluster_outputs(W.indptr.astype(np.int64), W.indices)
+    both = zip(
+        pack_product(W, bias, Activation()), pack_product(W, bias, Activation(), found), strict=True
+    )
+    for packed, known in both:
+        for one, other in zip(packed, known, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_shared_at_most_by_hand() -> None:
     # A cluster of four outputs of 5 weights, and two other outputs of 10: 5 + 20 loads for 40.
     found = Clusters(np.array([1, 2, 4, 5, 0, 3]), 1)
-    assert found.most_shared(np.cumsum([0, 10, 5, 5, 10, 5, 5])) == 1.6
-    assert Clusters(np.arange(4), 1).most_shared(np.arange(0, 25, 6)) == 4
-    assert Clusters(np.arange(4), 0).most_shared(np.arange(0, 25, 6)) == 1
-    assert Clusters(np.arange(0), 0).most_shared(np.zeros(1, np.int64)) == 0
+    assert found.shared_at_most(np.cumsum([0, 10, 5, 5, 10, 5, 5])) == 1.6
+    assert Clusters(np.arange(4), 1).shared_at_most(np.arange(0, 25, 6)) == 4
+    assert Clusters(np.arange(4), 0).shared_at_most(np.arange(0, 25, 6)) == 1
+    assert Clusters(np.arange(0), 0).shared_at_most(np.zeros(1, np.int64)) == 0
 
 
 def test_unrelated_outputs_are_left_alone() -> None:

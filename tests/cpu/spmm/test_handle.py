@@ -315,30 +315,45 @@ def test_operands_of_a_trial_lie_as_those_of_users(
     assert {tried for _, tried in seen} == {384}
 
 
-def test_a_trial_leaves_out_what_would_hardly_win(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("columns", [3, 100])
+def test_a_trial_has_a_as_it_is_where_it_may_win(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
     tried: list[set[type]] = []
 
     def noted(runs: list[Any]) -> list[float]:
         tried.append({type(run.func.__self__) for run in runs})
         return [1.0] * len(runs)
 
+    monkeypatch.setattr(handle, "least_seconds", noted)
+    monkeypatch.setattr(handle, "predicted_seconds", lambda *_: 5e-3)  # of forms for few columns
+    A, far = random((500, 500), 0.2), handle.DIRECT_DOUBTFUL * 1e-3
+    for stream, direct, is_tried in (
+        (1e-3, far - 1e-4, True), (1e-3, far + 1e-4, False),
+        (1e-6, 1e-5, True), (1e-6, 1.2e-5, False),
+    ):  # fmt: skip
+        monkeypatch.setattr(cost_model, "stream_seconds", lambda *_, known=stream: known)
+        monkeypatch.setattr(cost_model, "direct_seconds", lambda *_, known=direct: known)
+        tried.clear()
+        WeightsProduct(ThreadPool(1), A, BARE, columns=columns)
+        assert tried
+        assert all((DirectProduct in kernels) == is_tried for kernels in tried)
+
+
+def test_rows_that_share_nothing_are_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: Any) -> None:
         raise AssertionError("rows that share nothing were laid out in clusters")
 
-    monkeypatch.setattr(handle, "least_seconds", noted)
     monkeypatch.setattr(handle, "ClusteredProduct", refused)
-    A = random((500, 500), 0.2)
-    seconds = {"of_stream": 1e-3, "as_it_is": 0.0}
-    monkeypatch.setattr(cost_model, "stream_seconds", lambda *_: seconds["of_stream"])
-    monkeypatch.setattr(cost_model, "direct_seconds", lambda *_: seconds["as_it_is"])
-    for of_stream, as_it_is, is_tried in (
-        (1e-3, 1.4e-3, True), (1e-3, 1.6e-3, False), (1e-6, 1e-5, True), (1e-6, 1.2e-5, False),
-    ):  # fmt: skip
-        seconds.update(of_stream=of_stream, as_it_is=as_it_is)
-        tried.clear()
-        WeightsProduct(ThreadPool(1), A, BARE, columns=100)
-        assert tried
-        assert all((DirectProduct in kernels) == is_tried for kernels in tried)
+    assert WeightsProduct(ThreadPool(1), random((500, 500), 0.2), BARE)._clustered is None
+
+
+def test_rows_that_share_too_little_do_not_go_in_clusters() -> None:
+    # Of 12 entries of a row 4 are those of three others: 36 loads for 48 entries.
+    pattern = np.hstack([np.ones((4, 4)), np.kron(np.eye(4), np.ones((1, 8)))])
+    A = sp.csr_array(pattern.astype(np.float32))
+    assert ClusteredProduct(ThreadPool(1), A, BARE).shared == 48 / 36
+    assert WeightsProduct(ThreadPool(1), A, BARE)._clustered is None
 
 
 def test_few_columns_have_a_kernel_of_their_own() -> None:

@@ -50,8 +50,8 @@ class ClusteredProduct:
         W transposed.
     epilogue : Epilogue
         Its bias is None, or an array of the weights' type.
-    found : Clusters, optional
-        Of its outputs, where they are known.
+    clusters : Clusters, optional
+        Those of W's outputs; looked for by default.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ClusteredProduct:
         workers: ThreadPool,
         by_output: SparseOperand,
         epilogue: Epilogue,
-        found: Clusters | None = None,
+        clusters: Clusters | None = None,
     ) -> None:
         self.dtype = by_output.dtype
         self.workers = {1: ALONE, workers.threads: workers}
@@ -68,7 +68,7 @@ class ClusteredProduct:
         if bias is None:
             bias = np.zeros(by_output.shape[0], self.dtype)
         # By whether the activation is left for later, as it is where a residual comes before it.
-        natural, permuted = pack_product(by_output, bias, self.activation, found)
+        natural, permuted = pack_product(by_output, bias, self.activation, clusters)
         self.packed = {False: (natural, permuted), True: (linear(natural), linear(permuted))}
         neurons_out, neurons_in = by_output.shape
         self.product = ProductSize(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core import types
 
-from portable_spdnn_cpu.activations import NONE, call_span_code
+from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.array_objects import (
     ARRAY_OBJECT,
     EXPECTED_WORDS,
@@ -35,20 +35,20 @@ from portable_spdnn_cpu.jit.compilation import (
     kernel_part,
 )
 from portable_spdnn_cpu.jit.job_start import address_if_any
-from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
+from portable_spdnn_cpu.jit.jobs import Job, array_at, call_code, run_share
 from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
 from portable_spdnn_cpu.spmm.plain_arrays import BY_COLUMNS, NOT_PLAIN, place_of, plain_layout
-from portable_spdnn_cpu.spmm.transposes import store_columns
 
 # Words of a job, in this order:
 # - where the operands lie, as `OPERANDS`;
 # - the address of its machine code, the number of the part that is the whole product, rows, columns
 #   and bytes of an item of C;
-# - the scratch memory where C may be computed in C order, 0 for none; if it was, where C is to go
-#   in Fortran order, else 0, and the items from one column to the next there;
+# - the scratch memory where C may be computed in C order, 0 for none, and the address of the code
+#   that then brings it into Fortran order, see `spmm.transposes`; if it was computed there, where C
+#   is to go in Fortran order, else 0, and the items from one column to the next there;
 # - the `Activation` that follows, NONE where bounds express it, whose bounds are bits of float64;
 # - what `multiply_plain` expects: whether it gets transposes, the `Layout` of B, the address of
 #   None, as code that is kept on disk knows none, and what B and C are like;
@@ -57,7 +57,7 @@ B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, R
     range(len(OPERANDS))
 )
 MACHINE_CODE, WHOLE_PART, ROWS, COLUMNS, ITEMSIZE = range(len(OPERANDS), len(OPERANDS) + 5)
-BESIDE_AT, FINAL_AT, FINAL_STEP = range(ITEMSIZE + 1, ITEMSIZE + 4)
+BESIDE_AT, STORE_COLUMNS, FINAL_AT, FINAL_STEP = range(ITEMSIZE + 1, ITEMSIZE + 5)
 ACTIVATION, LOWER, UPPER = range(FINAL_STEP + 1, FINAL_STEP + 4)
 TRANSPOSED, LAYOUT, NONE_ADDRESS, EXPECTED_B = range(UPPER + 1, UPPER + 5)
 EXPECTED_OUT = EXPECTED_B + EXPECTED_WORDS
@@ -164,12 +164,10 @@ def finish(job_at: int) -> None:
     if words[ACTIVATION] != NONE:
         bounds = array_at(job_at, FIRST_PART, np.float64)
         lower, upper = bounds[LOWER], bounds[UPPER]
-        call_span_code(words[ACTIVATION], source, rows * columns, lower, upper)
+        call_code(words[ACTIVATION], (source, rows * columns, lower, upper))
     target, step = words[FINAL_AT], words[FINAL_STEP]
-    if target and words[ITEMSIZE] == 4:
-        store_columns(target, step, source, columns, 0, rows, columns, 0, np.float32)
-    elif target:
-        store_columns(target, step, source, columns, 0, rows, columns, 0, np.float64)
+    if target:
+        call_code(words[STORE_COLUMNS], (target, step, source, columns, 0, rows, columns, 0))
 
 
 @kernel_part

@@ -31,6 +31,7 @@ from portable_spdnn_cpu.spmm.few_columns.specs import STEPS, LanesSpec
 MAX_WINDOWS = 1 << 16  # that are numbered in two bytes
 # About so many sets of rows of like length, in which rows are ordered by where their entries are.
 LIKE_SETS = 32
+# The position of the next entry of a lane that has none left: behind all others.
 NOWHERE = np.iinfo(np.int64).max
 
 
@@ -108,7 +109,10 @@ def order_rows(A: SparseOperand, lanes: int) -> Array:
 
 @kernel_part
 def _place(indices: Array, at: int, end: int, held: int) -> int:
-    """Return where an entry's column is among windows; NOWHERE behind the last entry."""
+    """Return the position of an entry's column, with a zero after every `held` columns.
+
+    NOWHERE where `at` is the end.
+    """
     if at >= end:
         return NOWHERE
     column = int(indices[at])
@@ -138,19 +142,19 @@ def count_or_fill(
     """
     held, total = window - 1, 0
     at, end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
-    following = np.empty(lanes, np.int64)  # where each lane's next entry is
+    next_place = np.empty(lanes, np.int64)  # of each lane
     for slice_ in range(starts.size - 1):
         starts[slice_] = total
         for lane in range(lanes):
             row = order[slice_ * lanes + lane]
             at[lane] = indptr[row] if row >= 0 else 0
             end[lane] = indptr[row + 1] if row >= 0 else 0
-            following[lane] = _place(indices, at[lane], end[lane], held)
+            next_place[lane] = _place(indices, at[lane], end[lane], held)
         step = 0
         while True:
             begin = NOWHERE
             for lane in range(lanes):
-                begin = min(begin, following[lane])
+                begin = min(begin, next_place[lane])
             if begin == NOWHERE:
                 if step % STEPS == 0:
                     break
@@ -163,10 +167,10 @@ def count_or_fill(
                 chunk, within = total + step // STEPS, step % STEPS
                 for lane in range(lanes):
                     place, value = zero, data.dtype.type(0)
-                    if following[lane] < begin + window:
-                        place, value = following[lane], data[at[lane]]
+                    if next_place[lane] < begin + window:
+                        place, value = next_place[lane], data[at[lane]]
                         at[lane] += 1
-                        following[lane] = _place(indices, at[lane], end[lane], held)
+                        next_place[lane] = _place(indices, at[lane], end[lane], held)
                     if fill:
                         values[chunk, within, lane] = value
                         places[chunk, lane, within] = place - begin

@@ -25,6 +25,7 @@ from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import MOST_BLOCK_BYTES, least_blocks, pack_rows
 from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout, pack_slices
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.transposes import storing_code
 
 MAX_ROW_BYTES = 128  # of a row of B
 # Up to so many columns weights are not streamed, as was measured: models of both are not compared.
@@ -292,6 +293,7 @@ class Scratch:
         if shape[1] > (ROWS_APART if isinstance(packed.spec, RowsSpec) else LANES_APART):
             self._beside = aligned_empty(shape, dtype)  # its pages are touched where it is used
             self.words[kernel.BESIDE_AT] = address_of(self._beside)
+            self.words[kernel.STORE_COLUMNS] = storing_code(dtype)
         self.words[kernel.ACTIVATION] = later.code
         bounds = self.words.view(np.float64)
         bounds[kernel.LOWER], bounds[kernel.UPPER] = later.lower, later.upper

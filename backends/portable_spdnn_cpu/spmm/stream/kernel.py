@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_cpu.activations import RELU, call_span_code
+from portable_spdnn_cpu.activations import RELU
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel
 from portable_spdnn_cpu.jit.jobs import (
     LENGTH,
@@ -173,8 +173,8 @@ def multiply_panels(
     if begun:
         residual = 0
         start = words[RESIDUAL] + column * residual_stride * itemsize
-        numbers = start, residual_stride, own, width, width, begin, end, columns
-        call_code(words[LOAD_COLUMNS], numbers)
+        copied = start, residual_stride, own, width, width, begin, end, columns
+        call_code(words[LOAD_COLUMNS], copied)
     tile = own - begin * width * itemsize
     out, out_stride = tile, width
     if stages:
@@ -219,16 +219,16 @@ def multiply_panels(
                         entry += visits[2 * place + 1] & ~PAIR
                     for number in range(panels):
                         before = 0 if number else skipped
-                        start = row * out_stride + number * width
-                        address = out + (start + before) * itemsize
-                        call_span_code(code, address, stored - before, low, high)
+                        start = row * out_stride + number * width + before
+                        span = out + start * itemsize, stored - before, low, high
+                        call_code(code, span)
             top = stop
     if nontemporal:
         store_fence()
     if stages:
         target = words[OUT] + column * words[OUT_STRIDE] * itemsize
-        numbers = target, words[OUT_STRIDE], tile, width, begin, end, columns, words[OUT_BYTES]
-        call_code(words[STORE_COLUMNS], numbers)
+        written = target, words[OUT_STRIDE], tile, width, begin, end, columns, words[OUT_BYTES]
+        call_code(words[STORE_COLUMNS], written)
 
 
 # By vectors of a panel, type, form of the weights, and whether panels may begin before column 0.

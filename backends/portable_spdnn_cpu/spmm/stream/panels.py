@@ -74,5 +74,5 @@ def copy_panel(
         return
     start = words[B] + column * words[B_STRIDE] * itemsize
     width = len(vectors) * BLOCK_BYTES // itemsize
-    numbers = start, words[B_STRIDE], address, stride, width, first, stop, columns
-    call_code(words[LOAD_COLUMNS], numbers)
+    copied = start, words[B_STRIDE], address, stride, width, first, stop, columns
+    call_code(words[LOAD_COLUMNS], copied)

@@ -30,7 +30,7 @@ from portable_spdnn_cpu.spmm.stream.packing import (
     pack_rows,
     unit_of,
 )
-from portable_spdnn_cpu.spmm.transposes import columns_code
+from portable_spdnn_cpu.spmm.transposes import loading_code, storing_code
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
 # threads that are awake take less time than one, and of 100, from which it pays to wake them.
@@ -265,8 +265,10 @@ class StreamProduct:
         words[job_words.IN_PLACE], words[job_words.SHIFTED] = in_place, shifted
         words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = _stride_and_order(B)
         words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = stride, staged
-        if words[job_words.B_FORTRAN] or staged:
-            words[job_words.LOAD_COLUMNS : job_words.STORE_COLUMNS + 1] = columns_code(self.dtype)
+        if words[job_words.B_FORTRAN] or staged:  # staged C begins as the residual, if there is one
+            words[job_words.LOAD_COLUMNS] = loading_code(self.dtype)
+        if staged:
+            words[job_words.STORE_COLUMNS] = storing_code(self.dtype)
         words[job_words.RESIDUAL_STRIDE] = out.shape[0 if staged else 1]
         # Where panels are shifted rows are whole lines, and take a vector more.
         rest = (columns + shifted) % self.width

@@ -65,6 +65,7 @@ def test_a_row_of_a_larger_array_takes_a_row(columns: int, activation: str) -> N
 
 
 def test_what_it_cannot_do_is_left_to_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle.cost_model, "direct_seconds", lambda size: 0.0)  # so it is tried
     A, B, _ = operands(16)
     direct = DirectProduct(A, ps.Epilogue())
     assert not direct.multiply(np.repeat(B, 2, 1)[:, ::2], np.empty((30, 16), "f4"), None, POOL)
@@ -112,6 +113,26 @@ def test_fewer_entries_than_rows_are_tried_by_columns(monkeypatch: pytest.Monkey
     added = product.multiply(x, np.full((900, 1), 7.0), residual)
     np.testing.assert_allclose(added, few @ x + residual, rtol=1e-12)
     assert "A is read by columns, in CSC" in product.describe()
+
+
+def test_a_is_tried_by_columns_where_it_would_not_be_by_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def seconds(size: Any) -> float:
+        return 1.0 if size.rows == 900 else 0.0
+
+    tried: list[str] = []
+
+    def noted(runs: list[Any]) -> list[float]:
+        tried.extend(run.func.__self__.describe() for run in runs)
+        return [1.0] * len(runs)
+
+    monkeypatch.setattr(handle.cost_model, "direct_seconds", seconds)
+    monkeypatch.setattr(handle, "least_seconds", noted)
+    A = sp.random_array((900, 40), density=0.02, rng=np.random.default_rng(3)).tocsr()
+    WeightsProduct(POOL, A, ps.Epilogue(), columns=1)
+    assert any("by columns, in CSC" in each for each in tried)
+    assert not any("as it is" in each for each in tried)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -66,6 +66,29 @@ def test_a_product(
     check(StreamProduct(A, BARE, variant, pack), A, B)
 
 
+def test_code_that_transposes_is_asked_for_where_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    for name in ("loading_code", "storing_code"):
+        given = getattr(stream_product, name)
+
+        def noted(dtype: Any, name: str = name, given: Any = given) -> int:
+            asked.append(name)
+            return int(given(dtype))
+
+        monkeypatch.setattr(stream_product, name, noted)
+    A, B = matrix(3, (20, 30), 0.3, np.float32), np.ones((30, 40), np.float32)
+    expected = {"CC": set(), "FC": {"loading_code"}, "CF": {"loading_code", "storing_code"}}
+    for orders, wanted in expected.items():
+        asked.clear()
+        out = np.empty((20, 40), np.float32, order=orders[1])
+        product = StreamProduct(A, BARE, StreamVariant(2, 16))
+        product.multiply(np.asarray(B, order=orders[0]), out, None, POOLS[0])
+        assert set(asked) == wanted
+        np.testing.assert_allclose(out, A @ B, rtol=1e-5)
+
+
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "tanh"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_epilogue_comes_with_the_last_block(activation: str, dtype: Any) -> None:

@@ -59,8 +59,17 @@ def kernel(function: Function, **options: Any) -> Function:
     values. So a kernel does not know an argument at compile time, but for the length of a tuple.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
-    options = {"pipeline_class": _KernelCompiler, "nogil": True, **options}
-    compiled = njit(cache=True, no_cfunc_wrapper=True, **options)(function)
+    options = {
+        "pipeline_class": _KernelCompiler,
+        "nogil": True,
+        "no_cfunc_wrapper": True,
+        **options,
+    }
+    try:
+        compiled = njit(cache=True, **options)(function)
+    except RuntimeError:  # of the cache alone: nothing is compiled yet
+        _warn_once("no folder may be written")
+        compiled = njit(**options)(function)
     compiled.get_call_template = functools.partial(_template_of_any, compiled.get_call_template)
     kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
     if kept is not None:

@@ -19,7 +19,13 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.costs import COSTS, UNPREDICTED_ROWS, beyond
-from portable_spdnn_cpu.spmm.dense_layout import ALIASING, Layout, is_reused, is_shifted
+from portable_spdnn_cpu.spmm.dense_layout import (
+    ALIASING,
+    Layout,
+    is_reused,
+    is_shifted,
+    meets_few_rows,
+)
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, pairs
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
@@ -250,7 +256,9 @@ def direct_seconds(size: ProductSize) -> float:
     near, nearest = _near(size, read, row), _near(size, read, row, COSTS.l1_share * L1)
     turned, copied = 0.0, 0.0
     if size.fortran:
-        turned = COSTS.direct.transpose * size.inner
+        turned = COSTS.direct.transpose * (
+            read if meets_few_rows(size.entries, size.inner) else size.inner
+        )
     elif not size.aligned and is_reused(
         size.entries, size.inner, size.columns, size.itemsize, size.layout
     ):

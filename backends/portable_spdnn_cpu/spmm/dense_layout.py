@@ -45,6 +45,14 @@ class Layout:
     FORTRAN = 3  # columns lie in one piece each, maybe with gaps between them
 
 
+def meets_few_rows(entries: int, k: int) -> bool:
+    """Whether entries of A meet so few of the k rows of B that not all are worth a copy.
+
+    An item of a row in Fortran order is on a cache line of its own.
+    """
+    return 8 * entries < k
+
+
 def layout_of(B: Array) -> int:
     """Return how a dense operand lies in memory: one of `Layout`."""
     row, column = B.strides

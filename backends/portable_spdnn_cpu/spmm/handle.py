@@ -28,7 +28,7 @@ from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.cost_model import ProductSize
 from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import NUMPY_OFFSET, Layout, empty_result, layout_of
-from portable_spdnn_cpu.spmm.direct.choice import suited_form
+from portable_spdnn_cpu.spmm.direct.choice import is_almost_empty, suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct, shares_rows
 from portable_spdnn_cpu.spmm.fast_path import FastPaths, new_result, result_offset
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
@@ -47,9 +47,10 @@ CLUSTERED_FROM = 1e-3
 # AMD's processors.
 DOUBTFUL = 2.0
 DIRECT_DOUBTFUL = 1.5 if is_zen() else DOUBTFUL
-# It is tried as well where the model gives it at most so many seconds more. Of 7,900 products on a
-# Zen 3 for which it was given more than 1.5 times the least seconds it was the fastest in 86, which
-# were all given at most so many more.
+# It is tried as well where the model gives it at most so many seconds more, and where A is almost
+# empty, of which it says too much. Of 7,900 products on a Zen 3 for which it gave more than 1.5
+# times the least seconds A as it is was the fastest in 86, all with at most so many more; of 4,200
+# with sparser A it was in four more, whose A was almost empty.
 DIRECT_SECONDS = 1e-5
 # Choices without a trial that are kept, for numbers of columns and layouts of B. Those of streamed
 # weights, and those row by row, share packings of A.
@@ -436,7 +437,7 @@ class WeightsProduct:
         dense = cost_model.dense_seconds(size)
         most = max(DIRECT_DOUBTFUL * best, best + DIRECT_SECONDS)
         direct = self._direct_seconds(size, B)
-        if direct < most:
+        if direct < most or (direct < math.inf and is_almost_empty(self.A.nnz, size.rows)):
             candidates.append((self._direct, direct))
         if columns == 1 and self.A.nnz < size.rows:  # rows take longer than their entries
             by_columns = cost_model.direct_seconds(replace(size, rows=size.inner, threads=1))

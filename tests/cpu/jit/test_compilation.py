@@ -34,6 +34,22 @@ print(twice(1), len(twice.stats.cache_hits))
 """
 
 
+def test_where_no_folder_may_be_written_kernels_are_compiled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("numba.core.caching.CompileResultCacheImpl._locator_classes", [])
+    compilation._warn_once.cache_clear()
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    with pytest.warns(RuntimeWarning, match=r"cannot be kept \(no folder may be written\)"):
+        compiled = compilation.kernel(double)
+    part = compilation.kernel_part(double)
+    assert compiled(4) == 8
+    assert compilation.is_part(part)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a package whose one kernel calls another file's, with the module under test."""

@@ -57,6 +57,14 @@ def test_the_model_sees_what_costs() -> None:
     assert dense_seconds(size(entries=512 * 512)) < stream_seconds(size(entries=512 * 512), best)
 
 
+def test_of_b_in_fortran_order_rows_that_a_meets_are_copied() -> None:
+    few, more = (
+        cost_model.direct_seconds(size(inner=5000, entries=n, columns=17, layout=Layout.FORTRAN))
+        for n in (600, 700)
+    )
+    assert more > 3 * few
+
+
 def test_trials_of_long_products_have_fewer_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (1, 100, 256):
         assert tuning.tried_columns(size(columns=columns)) == columns
@@ -340,12 +348,38 @@ def test_a_trial_has_a_as_it_is_where_it_may_win(
         assert all((DirectProduct in kernels) == is_tried for kernels in tried)
 
 
+def test_a_trial_has_an_almost_empty_a_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[set[type]] = []
+
+    def noted(runs: list[Any]) -> list[float]:
+        tried.append({type(run.func.__self__) for run in runs})
+        return [1.0] * len(runs)
+
+    monkeypatch.setattr(handle, "least_seconds", noted)
+    monkeypatch.setattr(cost_model, "direct_seconds", lambda *_: 1.0)
+    for entries, is_tried in ((74, True), (75, False)):
+        tried.clear()
+        A = random((100, 50), entries / 5000)
+        WeightsProduct(ThreadPool(1), A, BARE, columns=40)
+        assert tried
+        assert all((DirectProduct in kernels) == is_tried for kernels in tried)
+
+
 def test_rows_that_share_nothing_are_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: Any) -> None:
         raise AssertionError("rows that share nothing were laid out in clusters")
 
     monkeypatch.setattr(handle, "ClusteredProduct", refused)
     assert WeightsProduct(ThreadPool(1), random((500, 500), 0.2), BARE)._clustered is None
+
+
+def test_rows_of_which_some_share_all_go_in_clusters() -> None:
+    rng = np.random.default_rng(0)
+    pattern = np.repeat(rng.random((200, 800)) < 0.1, 4, axis=0)
+    pattern[500:] = rng.random((300, 800)) < 0.1
+    clustered = WeightsProduct(ThreadPool(1), sp.csr_array(pattern.astype("f4")), BARE)._clustered
+    assert clustered is not None
+    assert 1.8 < clustered.shared < 2
 
 
 def test_rows_that_share_too_little_do_not_go_in_clusters() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.dense_layout import MAPPED_BYTES, PAGE, copied_bytes
+from portable_spdnn_cpu.spmm.dense_layout import MAPPED_BYTES, PAGE, copied_bytes, meets_few_rows
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
@@ -124,14 +124,6 @@ def begins_as_zeros(entries: int, rows: int, row_bytes: int) -> bool:
     """
     are_begun_later = adds_each_entry(entries, rows, row_bytes) and rows * row_bytes < SAMPLED_BYTES
     return is_almost_empty(entries, rows) and not are_begun_later
-
-
-def meets_few_rows(entries: int, k: int) -> bool:
-    """Whether entries of A meet so few of the k rows of B that not all are worth a copy.
-
-    An item of a row in Fortran order is on a cache line of its own.
-    """
-    return 8 * entries < k
 
 
 def is_almost_empty(entries: int, rows: int) -> bool:

@@ -12,8 +12,8 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.dense_layout import ALIASING, padded_row_bytes
-from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty, meets_few_rows
+from portable_spdnn_cpu.spmm.dense_layout import ALIASING, meets_few_rows, padded_row_bytes
+from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     B_FORTRAN,

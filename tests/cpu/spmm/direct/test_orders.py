@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from direct_products import POOLS, matrix, multiply
 
 import portable_spdnn as ps
-from portable_spdnn_cpu.spmm.direct import choice
+from portable_spdnn_cpu.spmm.dense_layout import meets_few_rows
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.transposes import NEAR_BYTES, ROWS_TURNED
 
@@ -82,7 +82,7 @@ def test_many_rows_of_b_are_turned_some_at_a_time(columns: int, dtype: Any) -> N
 @pytest.mark.parametrize("form", ["csr", "csc"])
 def test_of_b_in_fortran_order_few_rows_may_be_met(form: str, dtype: Any, index: Any) -> None:
     k, entries, rng = 700, 60, np.random.default_rng(0)
-    assert choice.meets_few_rows(entries, k)
+    assert meets_few_rows(entries, k)
     parts = rng.uniform(-1, 1, entries), (rng.integers(0, 9, entries), rng.integers(0, k, entries))
     A: Any = sp.coo_array(parts, shape=(9, k)).astype(dtype).asformat(form)
     A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)

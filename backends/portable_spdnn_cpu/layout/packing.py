@@ -170,18 +170,18 @@ def _pack_rows(
     weight: float | None,
     bias: Array,
     neurons_in: int,
-    found: Clusters,
+    clusters: Clusters,
 ) -> tuple[_Part, Array]:
     """Lay out the outputs of one layer; return its part, and the inputs of its outputs."""
-    order, clusters = found
-    order = order_clusters(offsets, by_output, order, clusters, neurons_in)
-    bounds = (CLUSTER + 1) * clusters + (order.size - CLUSTER * clusters) + 1
+    order, number = clusters
+    order = order_clusters(offsets, by_output, order, number, neurons_in)
+    bounds = (CLUSTER + 1) * number + (order.size - CLUSTER * number) + 1
     laid_offsets, indices = np.empty(bounds, np.int64), np.empty_like(by_output)
     laid_values = None if values is None else np.empty_like(values)
-    lay_out(offsets, by_output, values, order, clusters, laid_offsets, indices, laid_values)
-    rows = permute_rows(indices[: laid_offsets[(CLUSTER + 1) * clusters]], neurons_in)
+    lay_out(offsets, by_output, values, order, number, laid_offsets, indices, laid_values)
+    rows = permute_rows(indices[: laid_offsets[(CLUSTER + 1) * number]], neurons_in)
     part = _Part(
-        by_output.size, clusters, laid_offsets, laid_values, order, bias[order], rows, weight or 0.0
+        by_output.size, number, laid_offsets, laid_values, order, bias[order], rows, weight or 0.0
     )
     return part, indices[: laid_offsets[-1]]
 

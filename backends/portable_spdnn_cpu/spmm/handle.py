@@ -40,7 +40,8 @@ from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 # Entries that a load of B must serve for clusters of rows to be considered.
 LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
-# ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
+# ones they gain less than it takes to look for rows that share columns, 25 nanoseconds an entry on a
+# Zen 3, and to lay them out, which brings that to 0.1 microseconds.
 CLUSTERED_FROM = 1e-3
 # A form for few columns, and A as it is, are tried too where the model gives them less than so many
 # times the least seconds of these forms, or of the stream. What A as it is takes it knows better on

@@ -40,16 +40,16 @@ from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 # Entries that a load of B must serve for clusters of rows to be considered.
 LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
-# ones they gain less than it takes to look for rows that share columns, 25 nanoseconds an entry on a
-# Zen 3, and to lay them out, which brings that to 0.1 microseconds.
+# ones they gain less than it takes to look for rows that share columns, 25 nanoseconds an entry on
+# a Zen 3, and to lay them out, which brings that to 0.1 microseconds.
 CLUSTERED_FROM = 1e-3
 # A form for few columns, and A as it is, are tried too where the model gives them less than so many
-# times the least seconds of these forms, or of the stream. What A as it is takes it knows better on
-# AMD's processors.
+# times the least seconds of these forms, or of the stream. For A as it is the model is more accurate
+# on AMD's processors.
 DOUBTFUL = 2.0
 DIRECT_DOUBTFUL = 1.5 if is_zen() else DOUBTFUL
 # It is tried as well where the model gives it at most so many seconds more, and where A is almost
-# empty, of which it says too much. Of 7,900 products on a Zen 3 for which it gave more than 1.5
+# empty, for which the model gives too many. Of 7,900 products on a Zen 3 for which it gave more than 1.5
 # times the least seconds A as it is was the fastest in 86, all with at most so many more; of 4,200
 # with sparser A it was in four more, whose A was almost empty.
 DIRECT_SECONDS = 1e-5

@@ -44,14 +44,14 @@ LEAST_SHARED = 1.5
 # a Zen 3, and to lay them out, which brings that to 0.1 microseconds.
 CLUSTERED_FROM = 1e-3
 # A form for few columns, and A as it is, are tried too where the model gives them less than so many
-# times the least seconds of these forms, or of the stream. For A as it is the model is closer on AMD's
-# processors.
+# times the least seconds of these forms, or of the stream. For A as it is the model is closer on
+# AMD's processors.
 DOUBTFUL = 2.0
 DIRECT_DOUBTFUL = 1.5 if is_zen() else DOUBTFUL
 # It is tried as well where the model gives it at most so many seconds more, and where A is almost
-# empty, for which the model gives too many. Of 7,900 products on a Zen 3 for which it gave more than
-# 1.5 times the least seconds A as it is was the fastest in 86, all with at most so many more; of
-# 4,200 with sparser A it was in four more, whose A was almost empty.
+# empty, for which the model gives too many. Of 7,900 products on a Zen 3 for which it gave more
+# than 1.5 times the least seconds A as it is was the fastest in 86, all with at most so many more;
+# of 4,200 with sparser A it was in four more, whose A was almost empty.
 DIRECT_SECONDS = 1e-5
 # Choices without a trial that are kept, for numbers of columns and layouts of B. Those of streamed
 # weights, and those row by row, share packings of A.

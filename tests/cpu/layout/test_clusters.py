@@ -128,7 +128,7 @@ def test_no_load_serves_more_weights_than_shared_at_most_says(W: Any) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(matrices())
-def test_clusters_that_are_knownare_those_that_are_found(W: Any) -> None:
+def test_clusters_that_are_given_are_those_that_are_found(W: Any) -> None:
     bias = np.zeros(W.shape[0], W.dtype)
     found = cluster_outputs(W.indptr.astype(np.int64), W.indices)
     both = zip(

@@ -177,7 +177,10 @@ class NumbaBackend(Backend):
             added = None if residual is None else residual.T
             return product.multiply(Y.T, out, added).T
 
-        return DescribedCall(run, lambda: product.describe(layer=True), product.multiply_as_given)
+        def describe() -> str:
+            return f"The product of A = W^T and B = Y^T.\n{product.describe(layer=True)}"
+
+        return DescribedCall(run, describe, product.multiply_as_given)
 
     def run_sddmm(
         self, masks: list[SparseOperand], Q: Array, K: Array, scale: float

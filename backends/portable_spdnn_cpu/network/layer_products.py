@@ -165,6 +165,7 @@ class LayerProductsPlan(NetworkPlan):
         if self._sparse_first is not None:
             lines.append(self._sparse_first.describe())
         lines += self._in_one_call.describe()
+        lines.append("Each layer is the product of A = W^T and B = Y^T.")
         both = zip(self._shared_products, self._own_products, strict=True)
         for number, products in enumerate(both, start=1):
             if number > DESCRIBED_LAYERS:

@@ -357,6 +357,7 @@ def test_weights_are_packed_when_the_plan_is_made() -> None:
     assert said.startswith("Layers run one after the other, each a product")
     assert "Layer 2, 90 x 90 with 8" in said
     assert said.count("Features of 5 inputs") == 8
+    assert said.count("Each layer is the product of A = W^T and B = Y^T.") == 1
     assert said.endswith("\nAnd 2 more layers.")
     assert "No kernel is chosen yet" not in said
     chosen = [set(product._choices) for product in plan._shared_products]

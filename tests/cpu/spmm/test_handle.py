@@ -302,6 +302,11 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     for choice in product._choices.values():  # a value and a place of two or four bytes
         assert 6 * A.nnz <= choice.kernel.nbytes <= 8 * A.nnz + 24 * sum(A.shape) + 1024
     assert "Features of 35 inputs in C order: A is read as it is" in product.describe(layer=True)
+    layer = ps.get_backend("numba").layer_handle(A.T, inputs=3)
+    first, *lines = layer.describe().splitlines()
+    assert first == "The product of A = W^T and B = Y^T."
+    assert lines
+    assert all(line.startswith("Features of 3 inputs in ") for line in lines)
     monkeypatch.setattr(handle, "MAX_TRIAL_BYTES", 1000)
     WeightsProduct(ThreadPool(2), A, BARE, columns=40)
     assert len(trials) == made

@@ -302,11 +302,6 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     for choice in product._choices.values():  # a value and a place of two or four bytes
         assert 6 * A.nnz <= choice.kernel.nbytes <= 8 * A.nnz + 24 * sum(A.shape) + 1024
     assert "Features of 35 inputs in C order: A is read as it is" in product.describe(layer=True)
-    layer = ps.get_backend("numba").layer_handle(A.T, inputs=3)
-    first, *lines = layer.describe().splitlines()
-    assert first == "The product of A = W^T and B = Y^T."
-    assert lines
-    assert all(line.startswith("Features of 3 inputs in ") for line in lines)
     monkeypatch.setattr(handle, "MAX_TRIAL_BYTES", 1000)
     WeightsProduct(ThreadPool(2), A, BARE, columns=40)
     assert len(trials) == made
@@ -327,6 +322,14 @@ def test_operands_of_a_trial_lie_as_those_of_users(
     product = WeightsProduct(ThreadPool(1), random((60, 80), 0.2), BARE, columns=columns)
     assert {layout for layout, _ in seen} == {layout for _, layout in product._choices}
     assert {tried for _, tried in seen} == {384}
+
+
+def test_a_handle_of_a_layer_says_what_a_and_b_are() -> None:
+    layer = ps.get_backend("numba").layer_handle(random((60, 80), 0.2), inputs=3)
+    first, *lines = layer.describe().splitlines()
+    assert first == "The product of A = W^T and B = Y^T."
+    assert lines
+    assert all(line.startswith("Features of 3 inputs in ") for line in lines)
 
 
 @pytest.mark.parametrize("columns", [3, 100])

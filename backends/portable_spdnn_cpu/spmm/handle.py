@@ -372,9 +372,10 @@ class WeightsProduct:
         Infinity where the model is not fitted, and the product is not as small as those that single
         calls leave to it. In a trial B has as many columns as are tried.
         """
-        suited = suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order)
-        if suited is None and not tuning.is_fitted(size):
-            return math.inf
+        if not tuning.is_fitted(size):
+            A = self.A
+            if suited_form("csr", A.shape, A.nnz, B, self.keeps_order) is None:
+                return math.inf
         shared = shares_rows(self.A.nnz, self.A.shape, size.columns, size.itemsize)
         threads = self.workers.threads if shared and not size.fortran else 1
         return cost_model.direct_seconds(replace(size, threads=threads))

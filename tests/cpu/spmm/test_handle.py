@@ -332,10 +332,8 @@ def test_a_handle_of_a_layer_says_what_a_and_b_are() -> None:
     assert all(line.startswith("Features of 3 inputs in ") for line in lines)
 
 
-@pytest.mark.parametrize("columns", [3, 100])
-def test_a_trial_has_a_as_it_is_where_it_may_win(
-    monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
+def kernels_tried(monkeypatch: pytest.MonkeyPatch) -> list[set[type]]:
+    """Return a list that gets the types of the kernels of each trial; none of them runs."""
     tried: list[set[type]] = []
 
     def noted(runs: list[Any]) -> list[float]:
@@ -343,6 +341,14 @@ def test_a_trial_has_a_as_it_is_where_it_may_win(
         return [1.0] * len(runs)
 
     monkeypatch.setattr(handle, "least_seconds", noted)
+    return tried
+
+
+@pytest.mark.parametrize("columns", [3, 100])
+def test_a_trial_has_a_as_it_is_where_it_may_win(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    tried = kernels_tried(monkeypatch)
     monkeypatch.setattr(handle, "predicted_seconds", lambda *_: 5e-3)  # of forms for few columns
     A, far = random((500, 500), 0.2), handle.DIRECT_DOUBTFUL * 1e-3
     for stream, direct, is_tried in (
@@ -358,13 +364,7 @@ def test_a_trial_has_a_as_it_is_where_it_may_win(
 
 
 def test_a_trial_has_an_almost_empty_a_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[set[type]] = []
-
-    def noted(runs: list[Any]) -> list[float]:
-        tried.append({type(run.func.__self__) for run in runs})
-        return [1.0] * len(runs)
-
-    monkeypatch.setattr(handle, "least_seconds", noted)
+    tried = kernels_tried(monkeypatch)
     monkeypatch.setattr(cost_model, "direct_seconds", lambda *_: 1.0)
     for entries, is_tried in ((74, True), (75, False)):
         tried.clear()

@@ -13,7 +13,8 @@ from typing import Any
 from llvmlite import ir
 
 from portable_spdnn_cpu.jit.loops import hidden
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_x86
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_x86, spreads_while_loading
+from portable_spdnn_cpu.jit.vectors import broadcast
 
 GROUP = 4
 WORD = ir.IntType(64)
@@ -61,12 +62,17 @@ def split_numbers(builder: Any, packed: Any, bits: int) -> list[Any]:
 
 
 def broadcast_group(
-    builder: Any, vector: Any, pointer: Any, vector_bytes: int = VECTOR_BYTES
+    builder: Any,
+    vector: Any,
+    pointer: Any,
+    vector_bytes: int = VECTOR_BYTES,
+    each_loaded: bool | None = None,
 ) -> list[Any]:
     """Return a vector for each of GROUP numbers from a pointer on, all lanes of which hold it.
 
     One load repeats the numbers in every 16 bytes of a register, or 32 for float64; a shuffle
     within these pieces then spreads each of them. A register with fewer lanes takes two loads.
+    Where loads spread numbers in less time, there is one for each.
 
     Parameters
     ----------
@@ -77,7 +83,15 @@ def broadcast_group(
         An LLVM value.
     vector_bytes : int
         Bytes of the processor's registers.
+    each_loaded : bool, optional
+        Whether each number is loaded by itself; by default as `spreads_while_loading` says of
+        registers of 64 bytes.
     """
+    if each_loaded is None:
+        each_loaded = vector_bytes == 64 and spreads_while_loading()
+    if each_loaded:
+        places = [builder.gep(pointer, [WORD(number)]) for number in range(GROUP)]
+        return [broadcast(builder, vector, builder.load(place)) for place in places]
     size = 4 if isinstance(vector.element, ir.FloatType) else 8
     lanes = min(vector.count, vector_bytes // size)
     together = min(GROUP, lanes)

@@ -24,7 +24,9 @@ def targets() -> None:
     binding.initialize_all_asmprinters()
 
 
-def module_of(bits: int, itemsize: int, lanes: int, vector_bytes: int, triple: str) -> Any:
+def module_of(
+    bits: int, itemsize: int, lanes: int, vector_bytes: int, triple: str, each_loaded: bool
+) -> Any:
     """Return a module whose function stores the words, and the vectors, of a group."""
     module = ir.Module()
     module.triple = triple
@@ -36,7 +38,11 @@ def module_of(bits: int, itemsize: int, lanes: int, vector_bytes: int, triple: s
     offsets, values, words, vectors = function.args
     results = (
         (words, load_numbers(builder, offsets), 8),
-        (vectors, broadcast_group(builder, vector, values, vector_bytes), itemsize),
+        (
+            vectors,
+            broadcast_group(builder, vector, values, vector_bytes, each_loaded),
+            itemsize,
+        ),
     )
     for target, found, align in results:
         assert len(found) == GROUP
@@ -57,13 +63,14 @@ def machine_of(triple: str, cpu: str, **options: Any) -> Any:
 @pytest.mark.parametrize("itemsize", [4, 8])
 @pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("each_loaded", [False, True])
 def test_each_number_is_where_it_belongs(
-    bits: int, itemsize: int, lanes: int, vector_bytes: int
+    bits: int, itemsize: int, lanes: int, vector_bytes: int, each_loaded: bool
 ) -> None:
     host = {"features": binding.get_host_cpu_features().flatten(), "jit": True}
     machine = machine_of(NATIVE, binding.get_host_cpu_name(), **host)
     engine = binding.create_mcjit_compiler(
-        module_of(bits, itemsize, lanes, vector_bytes, NATIVE), machine
+        module_of(bits, itemsize, lanes, vector_bytes, NATIVE, each_loaded), machine
     )
     engine.finalize_object()
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(engine.get_function_address("spread"))
@@ -90,13 +97,21 @@ def test_each_number_is_where_it_belongs(
 def test_one_load_takes_four_offsets_and_one_four_values(
     triple: str, cpu: str, vector_bytes: int, spread: str
 ) -> None:
-    module = module_of(16, 4, vector_bytes // 4, vector_bytes, triple)
+    module = module_of(16, 4, vector_bytes // 4, vector_bytes, triple, each_loaded=False)
     text = machine_of(triple, cpu).emit_assembly(module)
     assert len(re.findall(spread, text)) >= GROUP - 1  # the first may be spread otherwise
     # No load of one offset or one value: of 16 bits, or of a scalar.
     assert not re.search(
         r"movz?w\w?\s+\d*\(%rdi\)|v?(movss|broadcastss)\s+\d*\(|ldrh|ldr\s+s", text
     )
+
+
+def test_where_each_number_is_loaded_no_shuffle_spreads_it() -> None:
+    triple = "x86_64-unknown-linux-gnu"
+    module = module_of(16, 4, 16, 64, triple, each_loaded=True)
+    text = machine_of(triple, "sapphirerapids").emit_assembly(module)
+    assert len(re.findall(r"vbroadcastss\s+\d*\(%rsi\), %zmm", text)) == GROUP
+    assert not re.search(r"vshuf|vperm", text)
 
 
 def words_module(count: int) -> Any:

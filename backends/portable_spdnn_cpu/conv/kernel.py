@@ -29,7 +29,14 @@ from portable_spdnn_cpu.conv.packing import (
     LAST_SOURCE,
     LAST_VISIT,
 )
-from portable_spdnn_cpu.conv.panels import Task, copy_band, cut_rows, mask_panel
+from portable_spdnn_cpu.conv.panels import (
+    Task,
+    copy_band,
+    cut_rows,
+    find_edges,
+    gather_whole,
+    mask_panel,
+)
 from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
 from portable_spdnn_cpu.jit.compilation import job_kernel
 from portable_spdnn_cpu.jit.job_start import (
@@ -46,21 +53,24 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_items_to_write
 from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS
-from portable_spdnn_cpu.spmm.stream.row_loops import sum_rows
+from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
-# `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; how much memory
-# each worker has, and where in it the panel and so on are; then the numbers of `Task`. Images are
+# `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; the least and
+# the greatest of the sources; how much memory each worker has, and where in it the panel and so on
+# are; then the numbers of `Task`. Images are
 # of shape (images, groups, channels, height, width), results (images, groups, outputs, rows,
 # columns).
 (
     PHASES, PHASE_COUNT,
     SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, VISITS, OFFSETS, VALUES, BIAS,
     ACTIVATION, LOWER, UPPER,
-    WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
-) = range(FIRST_OWN, FIRST_OWN + 19)  # fmt: skip
+    LEAST_SOURCE, MOST_SOURCE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, EDGES_AT,
+    TASK,
+) = range(FIRST_OWN, FIRST_OWN + 22)  # fmt: skip
 # Vectors of a panel: 7 of 16 pixels are two rows of 56, or four of 28.
 WIDTHS = (2, 4, 7)
+MOST_EDGES = 16  # positions of a panel that see nothing by a column of the kernel
 
 
 @job_kernel
@@ -89,13 +99,18 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
     sums = array_at(own + words[SUMS_AT], LENGTH, dtype)
     masks = array_at(own + words[MASKS_AT], LENGTH, np.uint32)
     spans = array_at(own + words[SPANS_AT], (LENGTH, 3), np.int64)
+    edges = array_at(own + words[EDGES_AT], (LENGTH, 1 + MOST_EDGES), np.int64)
     code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
     low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
+    bounded = low > -np.inf or high < np.inf
     lanes = VECTOR_BYTES // out.itemsize
     size = len(width) * lanes
     positions = (task.rows - 1) * task.pitch + task.columns
     plane = task.rows * task.columns
     prefetches = task.images * task.groups * task.outputs * plane * out.itemsize > PREFETCH_BYTES
+    there = task.images * task.groups * task.channels * task.height * task.width  # items
+    if task.copied:
+        there = words[PANEL_AT] // out.itemsize
     tasks = task.images * task.groups * task.bands * task.parts
     while True:
         number = next_task(words, words[COUNTERS], worker, words[WORKERS], tasks)
@@ -112,34 +127,68 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
             first_row = begin // task.pitch
             copy_band(task, phases, images, channel, first_row, (end - 1) // task.pitch, copied)
             seen, base = copied, -first_row * task.pitch
+        first_output = part * task.outputs // task.parts
+        last_output = (part + 1) * task.outputs // task.parts
+        first_row = group * task.outputs + first_output  # of biases, and among planes of an image
+        first_plane = (image * task.groups * task.outputs + first_row) * plane
+        own_bias = words[BIAS] + first_row * out.itemsize
+        first, last = ranges[group * task.parts + part], ranges[group * task.parts + part + 1] - 1
         for position in range(begin, end, size):
-            mask_panel(task, position, len(width), lanes, masks)
-            first = ranges[group * task.parts + part]
-            for block in range(first, ranges[group * task.parts + part + 1]):
+            count = min(size, end - position)
+            start, to = base + position, first_plane + position
+            # Whether a panel is pixels that follow each other in the result, and ends in its last
+            # vector: then sums are finished in registers.
+            is_piece = task.pitch == task.columns and count > size - lanes
+            # Whether whole vectors may be read: all are in memory, and few see nothing.
+            whole = start + words[LEAST_SOURCE] >= 0 and start + words[MOST_SOURCE] + size <= there
+            whole = whole and find_edges(task, position, size, edges)
+            if not whole:
+                mask_panel(task, position, len(width), lanes, masks)
+            for block in range(first, last + 1):
                 one = blocks[block]
-                gather_panel(
-                    width, panel, seen, base + position, sources, kernel_entries,
-                    one[FIRST_SOURCE], one[LAST_SOURCE], masks,
-                )  # fmt: skip
-                sum_rows(
-                    BY_OFFSETS, width, VECTOR_BYTES, dtype, words[VISITS], one[FIRST_VISIT],
-                    one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY],
-                    own + words[PANEL_AT], own + words[SUMS_AT], block != first, False,
-                )  # fmt: skip
-            count = cut_rows(task, position, min(size, end - position), spans)
-            first_output = part * task.outputs // task.parts
-            last_output = (part + 1) * task.outputs // task.parts
-            for row, output in enumerate(range(first_output, last_output)):
-                output += group * task.outputs
-                most = group * task.outputs + last_output - 1  # others are another part's
-                target = (image * task.groups * task.outputs + output) * plane
-                for n in range(count):
-                    start, to, length = row * size + spans[n, 0], target + spans[n, 1], spans[n, 2]
-                    if prefetches and output < most:
+                begin_k, end_k = one[FIRST_SOURCE], one[LAST_SOURCE]
+                if whole:
+                    gather_whole(
+                        width, panel, seen, start, sources, kernel_entries, begin_k, end_k, edges
+                    )
+                else:
+                    gather_panel(
+                        width, panel, seen, start, sources, kernel_entries, begin_k, end_k, masks
+                    )
+                if is_piece and block == last:
+                    added = words[RESIDUAL]
+                    if added:
+                        added += to * out.itemsize
+                    finish_rows(
+                        BY_OFFSETS, width, VECTOR_BYTES, (), dtype, words[VISITS],
+                        one[FIRST_VISIT], one[LAST_VISIT], words[OFFSETS], words[VALUES],
+                        one[FIRST_ENTRY], own + words[PANEL_AT], 0, 1, count, 0,
+                        own + words[SUMS_AT], block != first, False, words[OUT] + to * out.itemsize,
+                        plane, own_bias, added, plane, bounded, dtype(low), dtype(high), False,
+                        prefetches,
+                    )  # fmt: skip
+                else:
+                    sum_rows(
+                        BY_OFFSETS, width, VECTOR_BYTES, dtype, words[VISITS], one[FIRST_VISIT],
+                        one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY],
+                        own + words[PANEL_AT], own + words[SUMS_AT], block != first, False,
+                    )  # fmt: skip
+            if is_piece:
+                if code > RELU:
+                    for row in range(last_output - first_output):
+                        target = to + row * plane
+                        activate_span(out, target, target + count, code, lower, upper)
+                continue
+            pieces = cut_rows(task, position, count, spans)
+            for row in range(last_output - first_output):
+                target = first_plane + row * plane
+                for n in range(pieces):
+                    place, to, length = row * size + spans[n, 0], target + spans[n, 1], spans[n, 2]
+                    if prefetches and row < last_output - first_output - 1:  # others' may not be
                         prefetch_items_to_write(out, to + plane, length)
                     finish_span(
-                        out, to, sums, start, length, bias[output], residual, words[RESIDUAL],
-                        dtype(low), dtype(high),
+                        out, to, sums, place, length, bias[first_row + row], residual,
+                        words[RESIDUAL], dtype(low), dtype(high),
                     )  # fmt: skip
                     if code > RELU:
                         activate_span(out, to, to + length, code, lower, upper)

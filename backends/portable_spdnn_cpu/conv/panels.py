@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from portable_spdnn_cpu.conv.spans import copy_rows
+from portable_spdnn_cpu.conv.spans import copy_rows, copy_vectors
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 
 class Task(NamedTuple):
@@ -31,8 +32,8 @@ class Task(NamedTuple):
         Panels of a band.
     first_seen, last_seen : int
         What pixels of row r see of a phase lies in rows r + first_seen .. r + last_seen.
-    band_rows : int
-        Rows of each phase that are copied.
+    phase_items : int
+        From one phase that is copied to the next.
     """
 
     images: int
@@ -54,7 +55,7 @@ class Task(NamedTuple):
     band_panels: int
     first_seen: int
     last_seen: int
-    band_rows: int
+    phase_items: int
 
 
 @kernel_part
@@ -69,32 +70,38 @@ def copy_band(
 ) -> None:
     """Copy the phases that pixels of rows first_row .. last_row see of a group's channels.
 
-    Rows of a phase that are outside of the image are left as they are: masks keep them out. Up to a
-    vector behind the last row is written.
+    Rows of a phase that are outside of the image are left as they are: masks keep them out.
     """
     down, right = task.strides
     rows = last_row - first_row + task.last_seen - task.first_seen + 1
     for number in range(task.channels):
         image = (channel + number) * task.height * task.width
-        for phase in range(phases.shape[0]):
-            plane = (number * phases.shape[0] + phase) * task.band_rows * task.pitch
+        phase = 0
+        while phase < phases.shape[0]:
             first_column = phases[phase, 1]
-            columns = max(0, (task.width - first_column + right - 1) // right)
+            # Two that have the same rows are copied together.
+            together = 1
+            if right == 2 and first_column == 0 and phase + 1 < phases.shape[0]:
+                together += phases[phase + 1, 0] == phases[phase, 0]
             seen = (first_row + task.first_seen) * down + phases[phase, 0]
             above = min(max(0, -(seen // down)), rows)
             inside = min(max(0, (task.height - 1 - seen) // down + 1), rows) - above
             start = image + (seen + above * down) * task.width + first_column
-            copy_phase(
-                right, copied, plane + above * task.pitch, task.pitch, images, start,
-                task.width * down, inside, columns,
+            to = (number * phases.shape[0] + phase) * task.phase_items + above * task.pitch
+            copy_phases(
+                right, together, copied, to, task.phase_items, task.pitch, images, start,
+                task.width * down, inside, task.width - first_column,
             )  # fmt: skip
+            phase += together
 
 
 @kernel_part
-def copy_phase(
+def copy_phases(
     stride: int,
+    together: int,
     copied: Array,
     to: int,
+    plane: int,
     pitch: int,
     images: Array,
     start: int,
@@ -102,16 +109,19 @@ def copy_phase(
     rows: int,
     count: int,
 ) -> None:
-    """Copy rows of a phase, as `copy_rows` does, with any step."""
+    """Copy rows of one phase or two, as `copy_rows` does, with any step."""
     if stride == 1:
-        copy_rows((0,), copied, to, pitch, images, start, width, rows, count)
+        copy_rows((0,), (0,), copied, to, plane, pitch, images, start, width, rows, count)
+    elif stride == 2 and together == 2:
+        copy_rows((0, 0), (0, 0), copied, to, plane, pitch, images, start, width, rows, count)
     elif stride == 2:
-        copy_rows((0, 0), copied, to, pitch, images, start, width, rows, count)
+        copy_rows((0, 0), (0,), copied, to, plane, pitch, images, start, width, rows, count)
     else:
         for row in range(rows):
             for column in range(pitch):
                 place = start + row * width + column * stride
-                copied[to + row * pitch + column] = images[place] if column < count else 0
+                inside = column * stride < count
+                copied[to + row * pitch + column] = images[place] if inside else 0
 
 
 @kernel_part
@@ -153,6 +163,62 @@ def mask_panel(task: Task, position: int, vectors: int, lanes: int, masks: Array
                 masks[(u * width + v) * vectors + vector] = (
                     row_masks[u * vectors + vector] & column_masks[v * vectors + vector]
                 )
+
+
+@kernel_part
+def find_edges(task: Task, position: int, size: int, edges: Array) -> bool:
+    """Find which positions of a panel see nothing, if they are few and at the sides of images.
+
+    Returns whether they are: edges[e, 1 : 1 + edges[e, 0]] then are those that see nothing by entry
+    e of the kernel, row x kernel width + column, from the panel's first position on.
+    """
+    height, width = task.kernel
+    row, last = position // task.pitch, (position + size - 1) // task.pitch
+    above, right = task.padding[0], task.strides[1]
+    bottom = last * task.strides[0] + (height - 1) * task.dilation[0] - above
+    if last >= task.rows or row * task.strides[0] < above or bottom >= task.height:
+        return False
+    for v in range(width):
+        # Pixels j of a row with 0 <= j stride - shift < width of the image.
+        shift = task.padding[1] - v * task.dilation[1]
+        seen = max(0, -(-shift // right)), -(-(task.width + shift) // right)
+        number = 0
+        for start in range(row * task.pitch, (last + 1) * task.pitch, task.pitch):
+            begin, end = max(position, start), min(position + size, start + task.pitch)
+            for first, stop in ((begin, start + seen[0]), (start + seen[1], end)):
+                for place in range(max(first, begin), min(stop, end)):
+                    number += 1
+                    if number == edges.shape[1]:
+                        return False
+                    edges[v, number] = place - position
+        edges[v, 0] = number
+        for entry in range(v + width, height * width, width):
+            edges[entry, : 1 + number] = edges[v, : 1 + number]
+    return True
+
+
+@kernel_part
+def gather_whole(
+    width: tuple[int, ...],
+    panel: Array,
+    images: Array,
+    base: int,
+    sources: Array,
+    kernel_entries: Array,
+    first: int,
+    last: int,
+    edges: Array,
+) -> None:
+    """Gather as `gather_panel` does, where `edges` are the positions that see nothing.
+
+    Whole vectors are read, whatever they hold: to mask them takes half as long again.
+    """
+    size = len(width) * (VECTOR_BYTES // panel.itemsize)
+    for k in range(first, last):
+        row, entry = (k - first) * size, kernel_entries[k]
+        copy_vectors(width, panel, row, images, base + sources[k])
+        for number in range(1, 1 + edges[entry, 0]):
+            panel[row + edges[entry, number]] = 0
 
 
 @kernel_part

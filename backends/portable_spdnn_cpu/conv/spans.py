@@ -83,6 +83,10 @@ class VectorEmitter:
         """Load the lanes of a mask; the others are 0, and their memory is not read."""
         return load_masked(self.builder, self.vector, pointer, mask, self.bits // 8)
 
+    def read_if(self, pointer: Value, mask: Value | None) -> Value:
+        """Load a vector, or the lanes of a mask."""
+        return self.load(pointer) if mask is None else self.load_masked(pointer, mask)
+
     def store_first(self, value: Value, pointer: Value, count: Value) -> None:
         """Store the first lanes, `count` of them."""
         store_first(self.builder, value, pointer, count, self.bits // 8)
@@ -92,32 +96,6 @@ class VectorEmitter:
         if count is None:
             return self.load(pointer)
         return load_first(self.builder, self.vector, pointer, count, self.bits // 8)
-
-    def read_every(self, source: Value, first: Value, masks: list[Value | None]) -> Value:
-        """Read each item from source[first] on, or each second one, as there are one or two masks.
-
-        Masks are None, or as of `masks_every`: lanes that they have not are 0, and not read.
-        """
-        builder, lanes = self.builder, self.lanes
-        # Of two vectors, the second begins an item early, to end with the last item wanted.
-        pointers = [self.at(source, builder.add(first, WORD(n * (lanes - 1)))) for n in (0, 1)]
-        parts = [
-            self.load(pointer) if mask is None else self.load_masked(pointer, mask)
-            for pointer, mask in zip(pointers, masks, strict=False)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        chosen = [2 * lane + (2 * lane >= lanes) for lane in range(lanes)]
-        picks = ir.Constant(ir.VectorType(LANE, lanes), chosen)
-        return builder.shuffle_vector(*parts, picks)
-
-    def masks_every(self, step: int, count: Value) -> list[Value]:
-        """Return the masks with which `read_every` reads `count` items, no more than lanes."""
-        if step == 1:
-            return [first_lanes(self.builder, count, self.lanes)]
-        items = self.builder.shl(count, WORD(1))
-        ends = [self.builder.sub(items, WORD(number)) for number in (1, self.lanes)]
-        return [first_lanes(self.builder, end, self.lanes) for end in ends]
 
     def write(self, value: Value, pointer: Value, count: Value | None) -> None:
         """Store a vector, or of its lanes the first."""
@@ -146,51 +124,56 @@ class VectorEmitter:
 
 @intrinsic
 def copy_rows(
-    typingctx: Any,
-    step: Any,
-    dst: Any,
-    to: Any,
-    pitch: Any,
-    src: Any,
-    start: Any,
-    width: Any,
-    rows: Any,
-    count: Any,
-) -> Emission:
-    """dst[to + r pitch + q] = src[start + r width + q len(step)], or 0 for q = count .. pitch - 1.
+    typingctx: Any, step: Any, phases: Any, dst: Any, to: Any, apart: Any, pitch: Any, src: Any,
+    start: Any, width: Any, rows: Any, count: Any,
+) -> Emission:  # fmt: skip
+    """Copy every item of some rows, or each second one, to one phase or to two.
 
-    For r = 0 .. rows - 1. The step is 1 or 2. Nothing else of `src` is read; vectors of `dst` are
-    written whole, so that up to one less than their lanes of what follows the last row become 0.
+    dst[to + n apart + r pitch + q] = src[start + r width + q len(step) + n] for n < len(phases), r
+    < `rows` and q < `pitch`, and 0 where the column q len(step) + n is `count` or more. The step is
+    1 or 2; there are no more phases. Nothing else of `src` is read; vectors of `dst` are written
+    whole, so that up to one less than their lanes of what follows the last row are overwritten.
     """
     word = types.intp
-    signature = types.void(step, dst, word, word, src, word, word, word, word)
+    signature = types.void(step, phases, dst, *[word] * 3, src, *[word] * 4)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[1].dtype)
-        target, source = (emitter.data(sig.args[n], args[n]) for n in (1, 4))
-        to, pitch, (start, width, rows, count) = args[2], args[3], args[5:]
-        every, lanes = len(step), WORD(emitter.lanes)
-        # The last vector with items, of a row, has from one item to all.
-        whole = builder.udiv(builder.sub(count, WORD(1)), lanes)
-        whole = builder.select(builder.icmp_signed(">", count, WORD(0)), whole, WORD(0))
-        last = builder.mul(whole, lanes)
-        masks = emitter.masks_every(every, builder.sub(count, last))
+        emitter = VectorEmitter(context, builder, sig.args[2].dtype)
+        target, source = (emitter.data(sig.args[n], args[n]) for n in (2, 6))
+        to, apart, pitch = args[3:6]
+        start, width, rows, count = args[7:]
+        every, lanes = len(step), emitter.lanes
 
-        def move(row: Value, first: Value, offset: Value, masks: list[Any]) -> None:
-            place = builder.add(first, builder.mul(offset, WORD(every)))
-            value = emitter.read_every(source, place, masks)
-            emitter.store(value, emitter.at(target, builder.add(row, offset)))
+        def move_column(offset: Value, masks: list[Value | None]) -> None:
+            """Copy a vector of each row, `offset` items from its begin."""
+            first = builder.add(start, builder.mul(offset, WORD(every)))
+            with cgutils.for_range_slice(builder, WORD(0), rows, WORD(1), WORD) as (row, _):
+                place = builder.add(first, builder.mul(row, width))
+                parts = []
+                for number, mask in enumerate(masks):
+                    at = builder.add(place, WORD(number * lanes))
+                    parts.append(emitter.read_if(emitter.at(source, at), mask))
+                moved = builder.add(builder.add(to, offset), builder.mul(row, pitch))
+                for phase in range(len(phases)):
+                    picks = [every * lane + phase for lane in range(lanes)]
+                    chosen = ir.Constant(ir.VectorType(LANE, lanes), picks)
+                    value = builder.shuffle_vector(parts[0], parts[-1], chosen)
+                    emitter.store(value, emitter.at(target, moved))
+                    moved = builder.add(moved, apart)
 
-        zero, one = ir.Constant(emitter.vector, None), WORD(1)
-        with cgutils.for_range_slice(builder, WORD(0), rows, one, WORD) as (number, _):
-            row = builder.add(to, builder.mul(number, pitch))
-            first = builder.add(start, builder.mul(number, width))
-            with cgutils.for_range_slice(builder, WORD(0), last, lanes, WORD) as (offset, _):
-                move(row, first, offset, [None] * every)
-            move(row, first, last, masks)
-            after = builder.add(last, lanes)
-            with cgutils.for_range_slice(builder, after, pitch, lanes, WORD) as (offset, _):
-                emitter.store(zero, emitter.at(target, builder.add(row, offset)))
+        # From right to left: what the last vector of a row has beyond it is then overwritten.
+        vectors = builder.udiv(builder.add(pitch, WORD(lanes - 1)), WORD(lanes))
+        with cgutils.for_range_slice(builder, WORD(0), vectors, WORD(1), WORD) as (number, _):
+            vector = builder.sub(builder.sub(vectors, WORD(1)), number)
+            offset = builder.mul(vector, WORD(lanes))
+            left = builder.sub(count, builder.mul(offset, WORD(every)))
+            is_whole = builder.icmp_signed(">=", left, WORD(every * lanes))
+            with builder.if_else(is_whole) as (whole, partly):
+                with whole:
+                    move_column(offset, [None] * every)
+                with partly:
+                    ends = [builder.sub(left, WORD(n * lanes)) for n in range(every)]
+                    move_column(offset, [first_lanes(builder, end, lanes) for end in ends])
         return context.get_dummy_value()
 
     return signature, codegen
@@ -286,6 +269,29 @@ def gather_panel(
                 value = emitter.load_masked(emitter.at(images, builder.add(source, shift)), mask)
                 pointer = emitter.at(panel, builder.add(row, shift))
                 builder.store(value, pointer, align=VECTOR_BYTES)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def copy_vectors(
+    typingctx: Any, width: Any, panel: Any, to: Any, images: Any, start: Any
+) -> Emission:
+    """panel[to + q] = images[start + q] for all items q of len(width) vectors.
+
+    `to` is where a vector of the panel begins.
+    """
+    signature = types.void(width, panel, types.intp, images, types.intp)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emitter = VectorEmitter(context, builder, sig.args[1].dtype)
+        panel, images = (emitter.data(sig.args[n], args[n]) for n in (1, 3))
+        for vector in range(len(width)):
+            shift = WORD(vector * emitter.lanes)
+            value = emitter.load(emitter.at(images, builder.add(args[4], shift)))
+            pointer = emitter.at(panel, builder.add(args[2], shift))
+            builder.store(value, pointer, align=VECTOR_BYTES)
         return context.get_dummy_value()
 
     return signature, codegen

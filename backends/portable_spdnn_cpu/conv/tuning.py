@@ -98,12 +98,19 @@ class ConvSize:
         rows = (positions - 2) // self.layout.pitch + 2
         return min(rows, self.geometry.output_size[0]) + self.layout.last - self.layout.first
 
+    def phase_items(self, cut: Cut) -> int:
+        """Return the items from one phase that a band copies to the next.
+
+        Behind its last row there is room for a vector, of which up to all but one lane are written.
+        """
+        return self.band_rows(cut) * self.layout.pitch + VECTOR_BYTES // self.itemsize
+
     def copied_items(self, cut: Cut) -> int:
         """Return how much of phases a band copies."""
         if not self.layout.copied:
             return 0
-        phases = len(self.layout.phases) * self.band_rows(cut) * self.layout.pitch
-        return self.geometry.group_channels * phases
+        phases = self.geometry.group_channels * len(self.layout.phases)
+        return phases * self.phase_items(cut)
 
     def cycles(self, cut: Cut) -> float:
         """Return the cycles that a cut is predicted to take, with its threads."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from guard_pages import array_before_a_guard_page
 
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
@@ -26,6 +27,15 @@ CASES = [
     ((2, 6, 12, 33), (4, 3, 3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), 2),
     ((1, 3, 20, 20), (5, 3, 5, 2), (3, 2), ((1, 2), (0, 3)), (2, 1), 1),
     ((1, 4, 5, 6), (3, 4, 2, 3), (1, 1), ((2, 3), (4, 5)), (1, 1), 1),
+    # Panels that see rows of the image alone, with edges at both sides, and without.
+    ((2, 2, 30, 28), (4, 1, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 2),
+    ((1, 3, 31, 19), (4, 3, 5, 5), (1, 1), ((4, 4), (4, 4)), (2, 2), 1),
+    ((1, 2, 24, 25), (3, 2, 3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),
+    # More positions without an image than are noted; phases of rows shorter than a vector.
+    ((1, 2, 60, 5), (3, 2, 3, 5), (1, 1), ((1, 1), (2, 2)), (1, 1), 1),
+    ((2, 3, 21, 9), (4, 3, 3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), 1),
+    ((1, 2, 40, 70), (3, 2, 3, 3), (2, 2), ((1, 0), (1, 0)), (1, 1), 1),
+    ((1, 2, 17, 40), (3, 2, 1, 1), (2, 2), ((0, 0), (0, 0)), (1, 1), 1),
 ]
 
 
@@ -52,6 +62,43 @@ def test_every_cut_gives_the_convolution(case) -> None:
         convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), x_shape[0], cut)
         np.testing.assert_allclose(convolution(x, None, None), expected, atol=1e-5)
         assert str(cut.vectors) in convolution.describe()
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("size", [(16, 14), (15, 13)])  # whole vectors, and all but one lane
+def test_every_cut_finishes_sums(size: tuple[int, int], activation: str) -> None:
+    rng = np.random.default_rng(3)
+    x, residual = (rng.uniform(-1, 1, (2, count, *size)).astype(np.float32) for count in (3, 5))
+    weights, bias = pruned((5, 3, 3, 3), 0.4), rng.uniform(-1, 1, 5).astype(np.float32)
+    weights[2] = 0
+    sums = oracle.conv2d(x, weights, (1, 1), ((1, 1), (1, 1)), (1, 1))
+    sums += bias[:, None, None] + residual
+    expected = np.maximum(sums, 0) if activation == "relu" else sums / (1 + np.exp(-sums))
+    expected = np.clip(expected, -0.2, 0.7)
+    geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, 1, 1, 1, 1)
+    matrices = weights.reshape(geometry.matrix_shape)
+    layout = packing.image_layout(matrices, geometry)
+    epilogue = ps.Epilogue(bias, activation, -0.2, 0.7).prepared("conv2d", 5, x.dtype)
+    for cut in cuts(conv_size(matrices, geometry, layout, 2), POOL.threads):
+        convolution = StreamConv(POOL, weights, geometry, epilogue, 2, cut)
+        np.testing.assert_allclose(convolution(x, None, residual), expected, atol=1e-5)
+        for without in (None, np.zeros_like(residual)):
+            plain = StreamConv(POOL, weights, geometry, ps.Epilogue(), 2, cut)(x, None, without)
+            np.testing.assert_allclose(plain, sums - bias[:, None, None] - residual, atol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_nothing_is_read_beyond_images(stride: int) -> None:
+    x = array_before_a_guard_page(2 * 22 * 22, np.float32).reshape(1, 2, 22, 22)
+    x[:] = np.random.default_rng(4).uniform(-1, 1, x.shape)
+    weights = pruned((3, 2, 3, 3), 0.6)
+    expected = oracle.conv2d(x, weights, (stride, stride), ((1, 0), (1, 0)), (1, 1))
+    geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, stride, ((1, 0), (1, 0)), 1, 1)
+    matrices = weights.reshape(geometry.matrix_shape)
+    layout = packing.image_layout(matrices, geometry)
+    for cut in cuts(conv_size(matrices, geometry, layout, 1), POOL.threads):
+        convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), 1, cut)
+        np.testing.assert_allclose(convolution(x, None, None), expected, atol=1e-5)
 
 
 def test_one_thread_has_cuts_whatever_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:

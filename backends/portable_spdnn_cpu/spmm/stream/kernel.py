@@ -206,9 +206,9 @@ def multiply_panels(
         while top < bottom:
             stop = bottom if code <= RELU else min(top + ACTIVATED_ROWS, bottom)
             stop = finish_rows(
-                form, vectors, skips, dtype, words[part + VISITS], top, stop, offsets, values,
-                entry, panel, stride, panels, stored, skipped, tile, later, sums_are_far, out,
-                out_stride, words[BIAS], residual, residual_stride, bounded, lower, upper,
+                form, vectors, BLOCK_BYTES, skips, dtype, words[part + VISITS], top, stop, offsets,
+                values, entry, panel, stride, panels, stored, skipped, tile, later, sums_are_far,
+                out, out_stride, words[BIAS], residual, residual_stride, bounded, lower, upper,
                 nontemporal, prefetches,
             )  # fmt: skip
             if code > RELU:

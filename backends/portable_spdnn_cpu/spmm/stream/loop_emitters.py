@@ -14,7 +14,6 @@ from portable_spdnn_cpu.jit.flags import Flags
 from portable_spdnn_cpu.jit.grouped_loads import split_numbers
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import hidden, loop
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.emitter import WORD, Value
 from portable_spdnn_cpu.spmm.stream.entries import OFFSET_UNIT, Entries
 from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter, pairs
@@ -172,17 +171,23 @@ class RowsLoop:
 
 
 class FinishedRowsLoop(RowsLoop):
-    """Emits a loop over rows that are written to C, in vectors of 64 bytes.
+    """Emits a loop over rows that are written to C.
 
     `skips`: whether the first panel may begin before column 0. The others are as `RowsLoop` has
     them.
     """
 
     def __init__(
-        self, builder: Any, vectors: int, element: Any, given: SimpleNamespace, skips: bool
+        self,
+        builder: Any,
+        vectors: int,
+        vector_bytes: int,
+        element: Any,
+        given: SimpleNamespace,
+        skips: bool,
     ) -> None:
         self.skips = skips
-        super().__init__(builder, vectors, BLOCK_BYTES, element, given)
+        super().__init__(builder, vectors, vector_bytes, element, given)
         addresses = given.out, given.bias, given.residual
         self.out, self.bias, self.residual = map(self._values_at, addresses)
 

@@ -75,13 +75,13 @@ def sum_rows(
 
 @intrinsic
 def finish_rows(
-    typingctx: Any, form: Any, vectors: Any, skips: Any, dtype: Any, visits: Any, top: Any,
-    stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, stride: Any, panels: Any,
-    columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any, out_stride: Any,
-    bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any, upper: Any,
-    nontemporal: Any, prefetches: Any,
+    typingctx: Any, form: Any, vectors: Any, vector_bytes: Any, skips: Any, dtype: Any,
+    visits: Any, top: Any, stop: Any, offsets: Any, values: Any, entry: Any, panel: Any,
+    stride: Any, panels: Any, columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any,
+    out_stride: Any, bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any,
+    upper: Any, nontemporal: Any, prefetches: Any,
 ) -> Emission:  # fmt: skip
-    """Sum as `sum_rows` does, in vectors of 64 bytes, and write rows of C.
+    """Sum as `sum_rows` does, and write rows of C.
 
     Returns where it stopped: at `stop`, or a row beyond where two go together.
 
@@ -91,7 +91,7 @@ def finish_rows(
         One of those that `packing` names. GIVEN: `visits`, `offsets` and `values` are the addresses
         of A's indptr of int64, indices of int32 and data, rows are visited by their numbers, and
         `entry` is of no account.
-    vectors, dtype, visits, top, offsets, values, entry, panel, sums, later, far
+    vectors, vector_bytes, dtype, visits, top, offsets, values, entry, panel, sums, later, far
         As `sum_rows` has them. Of rows as given `far` is of no account.
     skips : tuple
         Where it is empty `skipped` is 0, and no code is emitted for it.
@@ -116,10 +116,12 @@ def finish_rows(
     prefetches : bool
         Whether lines of C of rows that come next are prefetched.
     """
+    if not isinstance(vector_bytes, types.IntegerLiteral):
+        return None  # type: ignore[return-value]  # Numba asks again with constants
     word, bit, element = types.intp, types.boolean, dtype.dtype
     signature = word(
-        form, vectors, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit, element, element,
-        bit, bit,
+        form, vectors, vector_bytes, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit,
+        element, element, bit, bit,
     )  # fmt: skip
     names = (
         "visits", "top", "stop", "offsets", "values", "entry", "panel", "stride", "panels",
@@ -128,10 +130,11 @@ def finish_rows(
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given = dict(zip(names, args[4:], strict=True))
+        given = dict(zip(names, args[5:], strict=True))
 
         def emit(inner: Any, arguments: SimpleNamespace) -> None:
-            rows = FinishedRowsLoop(inner, len(vectors), element, arguments, len(skips) > 0)
+            size = vector_bytes.literal_value
+            rows = FinishedRowsLoop(inner, len(vectors), size, element, arguments, len(skips) > 0)
             if len(form) == len(GIVEN):
                 rows.each_as_given()
                 inner.ret(arguments.stop)

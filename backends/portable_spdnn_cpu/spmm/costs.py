@@ -1,9 +1,9 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
 Each set is fitted to thousands of random products on one processor by `benchmarks/fit_costs.py`. On
-the Zen 4 the stream's are fitted to shapes of DLMC besides, and on the Intel core to products of up
-to 300,000 rows, with `far_piece`, while `wait` was held. Those of the stream on the Zen 4 and the
-Intel core are of kernels that took one row after the other, as `stream.memory` on the Zen 5.
+the Zen 4 the stream's are fitted to shapes of DLMC besides; on the Intel core those of what lies
+beyond its caches to 925 products of 200 to 250,000 rows and columns as well. Those of the stream on
+the Zen 4 are of kernels that took one row after the other, as `stream.memory` on the Zen 5.
 
 Not fitted by the script: `cycle`, which is set before; `spmv_entry` and `spmv_row`, measured on
 AMD's processors and fitted on Intel's; on the Zen 5 `piece`, measured by itself, `dense`, that of
@@ -14,13 +14,15 @@ processors alone, and is neutral on the others (0, or 1 for `beyond`):
 ================================  ========  =======================================================
 `given_entry`, `given_row`        Zen 5     nine products in five widths, and 33 products
 `given_entry`, `given_row`        Zen 3     2,865 random products
+`given_entry`, `given_row`        Intel's   2,024 random products
 `unpaired_entry`, `unpaired_row`  Zen 3     fitted; with AVX-512 no panel is so wide
 `written_piece`, `beyond`,        Zen 3     results of 0.5 to 58 MB; what is loaded is taken to cost
 `last_share`                                as much more, beyond the last cache, as what is written
 `beyond`, `far_piece`             Zen 5     graphs of 40,000 to 200,000 nodes
 `aliased`                         Zen 5     the same, and layers
-`far_piece`, `narrow_load`,       Intel's   graphs of 30,000 to 300,000 nodes
-`mispredicted`
+`far_piece`, `narrow_load`,       Intel's   products of up to 250,000 rows and columns
+`mispredicted`, `piece`,
+`written_piece`
 `packing`                         Zen 5, 3  nine matrices; the others have that of the Zen 5
 ================================  ========  =======================================================
 
@@ -211,19 +213,19 @@ ZEN_5 = Costs(
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
     cycle=2.95e-10,
     stream=Cycles(
-        l1=0.47, l2=1.32, memory=3.7, copy=4.2, transpose=8.6,
-        write=6.2, write_far=8.6, write_fortran=13.5, row=5.5, entry=1.27,
+        l1=0.72, l2=1.74, memory=7.5, copy=4.5, transpose=9.0,
+        write=4.9, write_far=4.0, write_fortran=12.6, row=0.97, entry=0.61,
     ),
     direct=Cycles(
-        l1=0.76, l2=1.58, memory=6.2, copy=5.8, transpose=9.2,
-        write=3.4, write_far=6.8, write_fortran=9.6, row=0.0, entry=0.68,
+        l1=0.82, l2=1.94, memory=9.2, copy=5.1, transpose=9.5,
+        write=4.2, write_far=9.6, write_fortran=10.1, row=0.0, entry=0.99,
     ),
-    l1_share=0.9, given_entry=0.0, given_row=0.0, unpaired_entry=0.0, unpaired_row=0.0,
-    start=3570.0, wait=1.6, write_rows=14.4, written_piece=0.0, memory_to_l1=7.4, memory_to_l2=13.5,
-    piece=0.0, memory_entry=0.32, spmv_entry=0.88, spmv_row=1.9, beyond=1.0, last_share=0.5,
-    far_piece=9.2, narrow_load=1.0, aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79,
-    dense_vector=6.4, dense_weight=3.6, memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
-    packing=ZEN_5_PACKING,
+    l1_share=0.84, given_entry=0.2, given_row=3.4, unpaired_entry=0.0, unpaired_row=0.0,
+    start=4420.0, wait=2.6, write_rows=7.9, written_piece=18.5, memory_to_l1=10.6,
+    memory_to_l2=15.5, piece=5.7, memory_entry=0.37, spmv_entry=0.88, spmv_row=1.9, beyond=1.0,
+    last_share=0.5, far_piece=7.9, narrow_load=0.83, aliased=0.0, mispredicted=15.5, across=1.2,
+    dense=0.97, dense_vector=9.5, dense_weight=5.1, memory_weight=19.3, dense_call=1.03e-5,
+    direct_call=1.95e-6, packing=ZEN_5_PACKING,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,

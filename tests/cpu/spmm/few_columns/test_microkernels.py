@@ -8,6 +8,7 @@ import re
 import pytest
 from llvmlite import binding, ir
 
+from portable_spdnn_cpu.jit.target import spreads_while_loading
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.specs import (
     LAST_LEVEL,
@@ -124,8 +125,12 @@ def test_avx2_permutes_windows_of_one_vector(cpu):
 @pytest.mark.parametrize("itemsize", [4, 8])
 def test_rows_multiply_and_add_whole_rows_of_b(cpu, length, register, itemsize):
     text = assembled(RowsSpec(15, itemsize, length), cpu)
-    # Values are loaded four together, and spread among lanes by an immediate operand.
-    assert re.search(rf"(vshufps|vpermilps|vpermpd)\s+\$\d+, .*{register}", text)
+    # Values are loaded four together, and spread among lanes by an immediate operand; or each is
+    # loaded into all lanes.
+    spread = r"(vshufps|vpermilps|vpermpd)\s+\$\d+, "
+    if length == 64 and spreads_while_loading():
+        spread = r"vbroadcasts[sd]\s+-?\d*\(%r.*"
+    assert re.search(rf"{spread}.*{register}", text)
     assert re.search(rf"vfmadd\w+p[sd]\s+-?\d*\(.*{register}", text)
     assert ("zmm" in text) == (register == "zmm")
 

@@ -126,10 +126,10 @@ def test_avx2_permutes_windows_of_one_vector(cpu):
 def test_rows_multiply_and_add_whole_rows_of_b(cpu, length, register, itemsize):
     text = assembled(RowsSpec(15, itemsize, length), cpu)
     # Values are loaded four together, and spread among lanes by an immediate operand; or each is
-    # loaded into all lanes.
+    # loaded into all lanes, perhaps by the multiply-add itself.
     spread = r"(vshufps|vpermilps|vpermpd)\s+\$\d+, "
     if length == 64 and spreads_while_loading():
-        spread = r"vbroadcasts[sd]\s+-?\d*\(%r.*"
+        spread = r"(vbroadcasts[sd]\s+-?\d*\(%r|vfmadd.*\{1to\d+\})"
     assert re.search(rf"{spread}.*{register}", text)
     assert re.search(rf"vfmadd\w+p[sd]\s+-?\d*\(.*{register}", text)
     assert ("zmm" in text) == (register == "zmm")

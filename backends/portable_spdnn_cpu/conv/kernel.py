@@ -5,11 +5,11 @@ next task: a band of one image, for one group of channels and a part of its outp
 are not 1 it copies the phases that the band sees. Then, for each panel and each block of what
 kernels see, it gathers a panel into the first-level cache and streams the block's entries against
 it. Sums wait in a tile; when they are complete, bias, residual and activation follow on their way
-to the result. Where a panel's pixels see what is outside of the image, masks put zeros: there is no
-padded copy.
+to the result: out of registers where the panel is one piece of the result, and else from the tile.
+Where a panel's pixels see what is outside of the image, zeros are put: there is no padded copy.
 
 Bound: that of `spmm.stream.microkernels`; besides, each entry that kernels see costs a copy to the
-panel, shared by all outputs, and each output a copy of its sums to the result.
+panel, shared by all outputs, and each output is written, out of registers or from the tile.
 
 Sources: loops, and the order of rows, as in T. Gale et al., "Sparse GPU Kernels for Deep Learning",
 SC 2020, and E. Elsen et al., "Fast Sparse ConvNets", CVPR 2020.
@@ -58,19 +58,20 @@ from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
 # `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; the least and
 # the greatest of the sources; how much memory each worker has, and where in it the panel and so on
-# are; then the numbers of `Task`. Images are
-# of shape (images, groups, channels, height, width), results (images, groups, outputs, rows,
-# columns).
+# are; then the numbers of `Task`. Images are of shape (images, groups, channels, height, width),
+# results (images, groups, outputs, rows, columns).
 (
     PHASES, PHASE_COUNT,
     SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, VISITS, OFFSETS, VALUES, BIAS,
     ACTIVATION, LOWER, UPPER,
-    LEAST_SOURCE, MOST_SOURCE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, EDGES_AT,
+    MIN_SOURCE, MAX_SOURCE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, EDGES_AT,
     TASK,
 ) = range(FIRST_OWN, FIRST_OWN + 22)  # fmt: skip
 # Vectors of a panel: 7 of 16 pixels are two rows of 56, or four of 28.
 WIDTHS = (2, 4, 7)
-MOST_EDGES = 16  # positions of a panel that see nothing by a column of the kernel
+# Vectors are copied whole where no column of the kernel sees nothing at more positions of a panel:
+# two of each row of 14 pixels in the widest panel of float32, by a kernel 5 wide.
+MAX_EDGES = 16
 
 
 @job_kernel
@@ -99,7 +100,7 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
     sums = array_at(own + words[SUMS_AT], LENGTH, dtype)
     masks = array_at(own + words[MASKS_AT], LENGTH, np.uint32)
     spans = array_at(own + words[SPANS_AT], (LENGTH, 3), np.int64)
-    edges = array_at(own + words[EDGES_AT], (LENGTH, 1 + MOST_EDGES), np.int64)
+    edges = array_at(own + words[EDGES_AT], (LENGTH, 1 + MAX_EDGES), np.int64)
     code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
     low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
     bounded = low > -np.inf or high < np.inf
@@ -108,9 +109,13 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
     positions = (task.rows - 1) * task.pitch + task.columns
     plane = task.rows * task.columns
     prefetches = task.images * task.groups * task.outputs * plane * out.itemsize > PREFETCH_BYTES
-    there = task.images * task.groups * task.channels * task.height * task.width  # items
-    if task.copied:
-        there = words[PANEL_AT] // out.itemsize
+    readable_items = task.images * task.groups * task.channels * task.height * task.width
+    if task.copied:  # phases begin a worker's memory, and the panel follows
+        readable_items = words[PANEL_AT] // out.itemsize
+    panel_at, sums_at = own + words[PANEL_AT], own + words[SUMS_AT]
+    # Of `finish_rows`: the stride is of no account for a panel that is gathered, of which there is
+    # one, and none of its columns is skipped.
+    stride, panels, skipped = 0, 1, 0
     tasks = task.images * task.groups * task.bands * task.parts
     while True:
         number = next_task(words, words[COUNTERS], worker, words[WORKERS], tasks)
@@ -129,66 +134,69 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
             seen, base = copied, -first_row * task.pitch
         first_output = part * task.outputs // task.parts
         last_output = (part + 1) * task.outputs // task.parts
-        first_row = group * task.outputs + first_output  # of biases, and among planes of an image
-        first_plane = (image * task.groups * task.outputs + first_row) * plane
-        own_bias = words[BIAS] + first_row * out.itemsize
-        first, last = ranges[group * task.parts + part], ranges[group * task.parts + part + 1] - 1
+        first_bias = group * task.outputs + first_output
+        first_plane = (image * task.groups * task.outputs + first_bias) * plane
+        bias_at = words[BIAS] + first_bias * out.itemsize
+        first_block = ranges[group * task.parts + part]
+        last_block = ranges[group * task.parts + part + 1] - 1
         for position in range(begin, end, size):
             count = min(size, end - position)
-            start, to = base + position, first_plane + position
-            # Whether a panel is pixels that follow each other in the result, and ends in its last
-            # vector: then sums are finished in registers.
-            is_piece = task.pitch == task.columns and count > size - lanes
-            # Whether whole vectors may be read: all are in memory, and few see nothing.
-            whole = start + words[LEAST_SOURCE] >= 0 and start + words[MOST_SOURCE] + size <= there
-            whole = whole and find_edges(task, position, size, edges)
-            if not whole:
+            source = base + position
+            # Whether whole vectors may be loaded: all lie in memory, and few lanes see nothing.
+            is_readable = source + words[MIN_SOURCE] >= 0
+            is_readable &= source + words[MAX_SOURCE] + size <= readable_items
+            is_whole = is_readable and find_edges(task, position, size, edges)
+            if not is_whole:
                 mask_panel(task, position, len(width), lanes, masks)
-            for block in range(first, last + 1):
+            # Whether the panel's pixels follow each other in the result and reach into its last
+            # vector, as `finish_rows` has them: then sums are finished in registers.
+            is_contiguous = task.pitch == task.columns and count > size - lanes
+            target = first_plane + position
+            for block in range(first_block, last_block + 1):
                 one = blocks[block]
                 begin_k, end_k = one[FIRST_SOURCE], one[LAST_SOURCE]
-                if whole:
+                if is_whole:
                     gather_whole(
-                        width, panel, seen, start, sources, kernel_entries, begin_k, end_k, edges
+                        width, panel, seen, source, sources, kernel_entries, begin_k, end_k, edges
                     )
                 else:
                     gather_panel(
-                        width, panel, seen, start, sources, kernel_entries, begin_k, end_k, masks
+                        width, panel, seen, source, sources, kernel_entries, begin_k, end_k, masks
                     )
-                if is_piece and block == last:
-                    added = words[RESIDUAL]
-                    if added:
-                        added += to * out.itemsize
-                    finish_rows(
-                        BY_OFFSETS, width, VECTOR_BYTES, (), dtype, words[VISITS],
-                        one[FIRST_VISIT], one[LAST_VISIT], words[OFFSETS], words[VALUES],
-                        one[FIRST_ENTRY], own + words[PANEL_AT], 0, 1, count, 0,
-                        own + words[SUMS_AT], block != first, False, words[OUT] + to * out.itemsize,
-                        plane, own_bias, added, plane, bounded, dtype(low), dtype(high), False,
-                        prefetches,
-                    )  # fmt: skip
-                else:
+                later = block != first_block
+                if block < last_block or not is_contiguous:
                     sum_rows(
                         BY_OFFSETS, width, VECTOR_BYTES, dtype, words[VISITS], one[FIRST_VISIT],
-                        one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY],
-                        own + words[PANEL_AT], own + words[SUMS_AT], block != first, False,
+                        one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at,
+                        sums_at, later, False,
                     )  # fmt: skip
-            if is_piece:
+                    continue
+                residual_at = words[RESIDUAL]
+                if residual_at:
+                    residual_at += target * out.itemsize
+                finish_rows(
+                    BY_OFFSETS, width, VECTOR_BYTES, (), dtype, words[VISITS], one[FIRST_VISIT],
+                    one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at,
+                    stride, panels, count, skipped, sums_at, later, False,
+                    words[OUT] + target * out.itemsize, plane, bias_at, residual_at, plane, bounded,
+                    dtype(low), dtype(high), False, prefetches,
+                )  # fmt: skip
+            if is_contiguous:
                 if code > RELU:
-                    for row in range(last_output - first_output):
-                        target = to + row * plane
-                        activate_span(out, target, target + count, code, lower, upper)
+                    for first in range(
+                        target, target + (last_output - first_output) * plane, plane
+                    ):
+                        activate_span(out, first, first + count, code, lower, upper)
                 continue
             pieces = cut_rows(task, position, count, spans)
             for row in range(last_output - first_output):
-                target = first_plane + row * plane
                 for n in range(pieces):
-                    place, to, length = row * size + spans[n, 0], target + spans[n, 1], spans[n, 2]
-                    if prefetches and row < last_output - first_output - 1:  # others' may not be
+                    to, length = first_plane + row * plane + spans[n, 1], spans[n, 2]
+                    if prefetches and row + 1 < last_output - first_output:
                         prefetch_items_to_write(out, to + plane, length)
                     finish_span(
-                        out, to, sums, place, length, bias[first_row + row], residual,
-                        words[RESIDUAL], dtype(low), dtype(high),
+                        out, to, sums, row * size + spans[n, 0], length, bias[first_bias + row],
+                        residual, words[RESIDUAL], dtype(low), dtype(high),
                     )  # fmt: skip
                     if code > RELU:
                         activate_span(out, to, to + length, code, lower, upper)

@@ -30,7 +30,7 @@ class ImageLayout:
 
     Pixels are numbered by *positions*, as if rows of results were as long as rows of phases. So all
     that the pixels of a panel see by one entry of a kernel lies in one piece, but for what is
-    outside of the image; that is masked.
+    outside of the image; zeros stand for that.
 
     Attributes
     ----------

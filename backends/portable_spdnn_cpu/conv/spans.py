@@ -1,6 +1,7 @@
 """Spans of neighbouring items, in vectors of the processor: copied, finished, gathered to a panel.
 
-Nothing outside of a span is read or written: its last vector is masked. So spans may end where
+Nothing outside of a span is read or written: its last vector is masked, but by `copy_rows`, which
+writes whole vectors, and `copy_vectors`, which reads them too. So spans may end where
 memory does, and threads may write neighbouring ones.
 """
 
@@ -83,8 +84,8 @@ class VectorEmitter:
         """Load the lanes of a mask; the others are 0, and their memory is not read."""
         return load_masked(self.builder, self.vector, pointer, mask, self.bits // 8)
 
-    def read_if(self, pointer: Value, mask: Value | None) -> Value:
-        """Load a vector, or the lanes of a mask."""
+    def load_maybe_masked(self, pointer: Value, mask: Value | None) -> Value:
+        """Load a vector, or only the lanes of a mask, if there is one."""
         return self.load(pointer) if mask is None else self.load_masked(pointer, mask)
 
     def store_first(self, value: Value, pointer: Value, count: Value) -> None:
@@ -124,15 +125,16 @@ class VectorEmitter:
 
 @intrinsic
 def copy_rows(
-    typingctx: Any, step: Any, phases: Any, dst: Any, to: Any, apart: Any, pitch: Any, src: Any,
-    start: Any, width: Any, rows: Any, count: Any,
+    typingctx: Any, step: Any, phases: Any, dst: Any, to: Any, phase_stride: Any, pitch: Any,
+    src: Any, start: Any, width: Any, rows: Any, count: Any,
 ) -> Emission:  # fmt: skip
     """Copy every item of some rows, or each second one, to one phase or to two.
 
-    dst[to + n apart + r pitch + q] = src[start + r width + q len(step) + n] for n < len(phases), r
-    < `rows` and q < `pitch`, and 0 where the column q len(step) + n is `count` or more. The step is
-    1 or 2; there are no more phases. Nothing else of `src` is read; vectors of `dst` are written
-    whole, so that up to one less than their lanes of what follows the last row are overwritten.
+    dst[to + n phase_stride + r pitch + q] = src[start + r width + q len(step) + n] for
+    n < len(phases), r < `rows` and q < `pitch`, and 0 where the column q len(step) + n is `count`
+    or more. The step is 1 or 2, and len(phases) at most the step. No item of a row from `count` on
+    is read; vectors of `dst` are written whole, so that up to one less than their lanes of what
+    follows the last row are overwritten.
     """
     word = types.intp
     signature = types.void(step, phases, dst, *[word] * 3, src, *[word] * 4)
@@ -140,28 +142,29 @@ def copy_rows(
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emitter = VectorEmitter(context, builder, sig.args[2].dtype)
         target, source = (emitter.data(sig.args[n], args[n]) for n in (2, 6))
-        to, apart, pitch = args[3:6]
+        to, phase_stride, pitch = args[3:6]
         start, width, rows, count = args[7:]
         every, lanes = len(step), emitter.lanes
 
         def move_column(offset: Value, masks: list[Value | None]) -> None:
-            """Copy a vector of each row, `offset` items from its begin."""
+            """Copy a vector of each row, `offset` items from its start."""
             first = builder.add(start, builder.mul(offset, WORD(every)))
             with cgutils.for_range_slice(builder, WORD(0), rows, WORD(1), WORD) as (row, _):
                 place = builder.add(first, builder.mul(row, width))
                 parts = []
                 for number, mask in enumerate(masks):
                     at = builder.add(place, WORD(number * lanes))
-                    parts.append(emitter.read_if(emitter.at(source, at), mask))
+                    parts.append(emitter.load_maybe_masked(emitter.at(source, at), mask))
                 moved = builder.add(builder.add(to, offset), builder.mul(row, pitch))
                 for phase in range(len(phases)):
                     picks = [every * lane + phase for lane in range(lanes)]
                     chosen = ir.Constant(ir.VectorType(LANE, lanes), picks)
                     value = builder.shuffle_vector(parts[0], parts[-1], chosen)
                     emitter.store(value, emitter.at(target, moved))
-                    moved = builder.add(moved, apart)
+                    moved = builder.add(moved, phase_stride)
 
-        # From right to left: what the last vector of a row has beyond it is then overwritten.
+        # From right to left: what a row's last vector stores beyond its end is where the next one
+        # begins.
         vectors = builder.udiv(builder.add(pitch, WORD(lanes - 1)), WORD(lanes))
         with cgutils.for_range_slice(builder, WORD(0), vectors, WORD(1), WORD) as (number, _):
             vector = builder.sub(builder.sub(vectors, WORD(1)), number)

@@ -54,9 +54,9 @@ class StreamConv:
         self.items = size.copied_items(cut)
         plane, first = geometry.height * geometry.width, 0
         if layout.copied:
-            plane, first = task.phase_items * len(layout.phases), layout.first
-        place = layout.number * task.phase_items + (layout.row - first) * task.pitch
-        place = place + layout.column
+            plane, first = task.phase_stride * len(layout.phases), layout.first
+        place = layout.number * task.phase_stride + (layout.row - first) * task.pitch
+        place += layout.column
         channel = plane * np.arange(geometry.group_channels)
         sources = (channel[:, None] + place.ravel()).astype(np.int64)
         packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
@@ -95,18 +95,18 @@ class StreamConv:
         words[kernel.ACTIVATION], *limits = activation_of(epilogue, self.dtype)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
         sources = packed.sources
-        words[kernel.LEAST_SOURCE] = sources.min(initial=0)
-        words[kernel.MOST_SOURCE] = sources.max(initial=0)
+        words[kernel.MIN_SOURCE] = sources.min(initial=0)
+        words[kernel.MAX_SOURCE] = sources.max(initial=0)
         size = self.cut.vectors * VECTOR_BYTES // self.dtype.itemsize
         longest = int((packed.blocks[:, 1] - packed.blocks[:, 0]).max(initial=0))
         height, width = self.geometry.kernel
         items = (
-            self.items * self.dtype.itemsize + VECTOR_BYTES,
+            self.items * self.dtype.itemsize,
             longest * size * self.dtype.itemsize,
             -(-self.geometry.group_outputs // self.cut.parts) * size * self.dtype.itemsize,
             (height * width + height + width) * self.cut.vectors * 4,
             size * 3 * 8,
-            height * width * (1 + kernel.MOST_EDGES) * 8,
+            height * width * (1 + kernel.MAX_EDGES) * 8,
         )
         ends = np.cumsum([-(-count // CACHE_LINE) * CACHE_LINE for count in items])
         words[kernel.PANEL_AT : kernel.EDGES_AT + 1] = ends[:-1]
@@ -132,7 +132,7 @@ def make_task(size: ConvSize, cut: Cut) -> Task:
         size.images, geometry.groups, cut.parts, -(-panels // band_panels),
         geometry.group_channels, geometry.group_outputs, geometry.height, geometry.width,
         geometry.kernel, geometry.stride, geometry.dilation, (top, left), *geometry.output_size,
-        layout.pitch, layout.copied, band_panels, layout.first, layout.last, size.phase_items(cut),
+        layout.pitch, layout.copied, band_panels, layout.first, layout.last, size.phase_stride(cut),
     )  # fmt: skip
 
 

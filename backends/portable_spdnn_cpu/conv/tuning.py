@@ -21,7 +21,8 @@ from portable_spdnn_cpu.machine.timing import least_seconds
 L1_SHARES = (0.5, 0.65)  # of the first-level cache for a panel
 L2_SHARE = 0.5  # of the second-level cache for a band's phases, or sums
 # Constants of the model in `Cut.cycles`, in cycles, as measured on a server core of 2023 with
-# AVX-512. A factor of two more or less hardly changes which cut is predicted to be the fastest.
+# AVX-512, by loops that masked all gathers and finished sums in memory. A factor of two more or
+# less hardly changes which cut is predicted to be the fastest.
 MULTIPLY_ADD = 0.9  # of a vector
 ENTRY = 0.6
 SUMS = 14  # for each output and block, besides
@@ -98,19 +99,20 @@ class ConvSize:
         rows = (positions - 2) // self.layout.pitch + 2
         return min(rows, self.geometry.output_size[0]) + self.layout.last - self.layout.first
 
-    def phase_items(self, cut: Cut) -> int:
-        """Return the items from one phase that a band copies to the next.
+    def phase_stride(self, cut: Cut) -> int:
+        """Return the items from the start of one copied phase of a band to the start of the next.
 
-        Behind its last row there is room for a vector, of which up to all but one lane are written.
+        One vector is spare: whole vectors are stored, and the next phase may be written at the same
+        time.
         """
         return self.band_rows(cut) * self.layout.pitch + VECTOR_BYTES // self.itemsize
 
     def copied_items(self, cut: Cut) -> int:
-        """Return how much of phases a band copies."""
+        """Return how many items the phases of a band take."""
         if not self.layout.copied:
             return 0
         phases = self.geometry.group_channels * len(self.layout.phases)
-        return phases * self.phase_items(cut)
+        return phases * self.phase_stride(cut)
 
     def cycles(self, cut: Cut) -> float:
         """Return the cycles that a cut is predicted to take, with its threads."""

@@ -13,7 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from portable_spdnn_cpu.jit.loops import hidden
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_x86, spreads_while_loading
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, has_fast_broadcasts, is_x86
 from portable_spdnn_cpu.jit.vectors import broadcast
 
 GROUP = 4
@@ -62,17 +62,11 @@ def split_numbers(builder: Any, packed: Any, bits: int) -> list[Any]:
 
 
 def broadcast_group(
-    builder: Any,
-    vector: Any,
-    pointer: Any,
-    vector_bytes: int = VECTOR_BYTES,
-    each_loaded: bool | None = None,
+    builder: Any, vector: Any, pointer: Any, vector_bytes: int = VECTOR_BYTES
 ) -> list[Any]:
     """Return a vector for each of GROUP numbers from a pointer on, all lanes of which hold it.
 
-    One load repeats the numbers in every 16 bytes of a register, or 32 for float64; a shuffle
-    within these pieces then spreads each of them. A register with fewer lanes takes two loads.
-    Where loads spread numbers in less time, there is one for each.
+    Each number is loaded by itself where that is known to take less time, and else shuffled.
 
     Parameters
     ----------
@@ -82,16 +76,25 @@ def broadcast_group(
     pointer
         An LLVM value.
     vector_bytes : int
-        Bytes of the processor's registers.
-    each_loaded : bool, optional
-        Whether each number is loaded by itself; by default as `spreads_while_loading` says of
-        registers of 64 bytes.
+        Bytes of the registers that are used.
     """
-    if each_loaded is None:
-        each_loaded = vector_bytes == 64 and spreads_while_loading()
-    if each_loaded:
-        places = [builder.gep(pointer, [WORD(number)]) for number in range(GROUP)]
-        return [broadcast(builder, vector, builder.load(place)) for place in places]
+    if vector_bytes == 64 and has_fast_broadcasts():
+        return load_broadcasts(builder, vector, pointer)
+    return shuffle_broadcasts(builder, vector, pointer, vector_bytes)
+
+
+def load_broadcasts(builder: Any, vector: Any, pointer: Any) -> list[Any]:
+    """Return what `broadcast_group` does, by a load into all lanes for each number."""
+    places = [builder.gep(pointer, [WORD(number)]) for number in range(GROUP)]
+    return [broadcast(builder, vector, builder.load(place)) for place in places]
+
+
+def shuffle_broadcasts(builder: Any, vector: Any, pointer: Any, vector_bytes: int) -> list[Any]:
+    """Return what `broadcast_group` does, by one load and a shuffle for each number.
+
+    The load repeats the numbers in every 16 bytes of a register, or 32 for float64; a shuffle
+    within these pieces then spreads each of them. A register with fewer lanes takes two loads.
+    """
     size = 4 if isinstance(vector.element, ir.FloatType) else 8
     lanes = min(vector.count, vector_bytes // size)
     together = min(GROUP, lanes)

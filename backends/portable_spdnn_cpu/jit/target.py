@@ -52,14 +52,15 @@ def has_slow_word_loads() -> bool:
     return VECTOR_BYTES == 64 and cpu_name() == "znver5"
 
 
-def spreads_while_loading() -> bool:
-    """Whether to load a number into all lanes of 64 bytes takes less than to shuffle it there.
+def has_fast_broadcasts() -> bool:
+    """Whether to load a number into all lanes of 64 bytes takes less time than to shuffle it there.
 
-    Intel's cores with AVX-512 shuffle vectors of 64 bytes on one of the two ports that multiply and
-    add, and have a third one for loads of less. On a Xeon of 48 KiB and 2 MiB of cache, whose clock
-    falls the more the more of these are at work, 45 streamed products took 0.97 of the time so.
+    Intel's cores with AVX-512 shuffle such vectors on one of the two ports that multiply and add.
+    Those since Sapphire Rapids, which are told by their numbers of 16 bits, have three ports that
+    load: two for 64 bytes, and one more for 32 or less. On one of these, a Xeon with 48 KiB and 2
+    MiB of cache, 45 streamed products took 0.97 of the time by loads. Others were not measured.
     """
-    return VECTOR_BYTES == 64 and not is_zen()
+    return VECTOR_BYTES == 64 and not is_zen() and _FEATURES.get("avx512fp16", False)
 
 
 @functools.cache

@@ -2,8 +2,9 @@
 
 Each set is fitted to thousands of random products on one processor by `benchmarks/fit_costs.py`. On
 the Zen 4 the stream's are fitted to shapes of DLMC besides; on the Intel core those of what lies
-beyond its caches to 925 products of 200 to 250,000 rows and columns as well. Those of the stream on
-the Zen 4 are of kernels that took one row after the other, as `stream.memory` on the Zen 5.
+beyond its caches to 925 products of 200 to 250,000 rows and columns besides, where `write_far` and
+`written_piece` of the stream are known only together. Those of the stream on the Zen 4 are of
+kernels that took one row after the other, as `stream.memory` on the Zen 5.
 
 Not fitted by the script: `cycle`, which is set before; `spmv_entry` and `spmv_row`, measured on
 AMD's processors and fitted on Intel's; on the Zen 5 `piece`, measured by itself, `dense`, that of

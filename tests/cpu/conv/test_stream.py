@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from guard_pages import array_before_a_guard_page
+from guard_pages import array_before_a_guard_page, array_behind_a_guard_page
 
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
@@ -51,54 +52,59 @@ def test_every_cut_gives_the_convolution(case) -> None:
     weights = pruned(w_shape, 0.4)
     expected = oracle.conv2d(x, weights, stride, padding, dilation, groups)
     geometry = conv_geometry("conv2d", x_shape[1:], w_shape, stride, padding, dilation, groups)
-    matrices = weights.reshape(geometry.matrix_shape)
-    layout = packing.image_layout(matrices, geometry)
-    choices = cuts(conv_size(matrices, geometry, layout, x_shape[0]), POOL.threads)
+    choices = some_cuts(weights, geometry, x_shape[0])
     assert {cut.vectors for cut in choices} == set(WIDTHS)
     assert {cut.threads for cut in choices} == {1, 2}
-    # Small blocks, too, as of images much larger than the first-level cache.
-    choices += [replace(cut, block=4) for cut in choices] + [Cut(2, 5, 1, 3, 2)]
-    for cut in choices:
+    for cut in [*choices, Cut(2, 5, 1, 3, 2)]:
         convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), x_shape[0], cut)
         np.testing.assert_allclose(convolution(x, None, None), expected, atol=1e-5)
         assert str(cut.vectors) in convolution.describe()
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
-@pytest.mark.parametrize("size", [(16, 14), (15, 13)])  # whole vectors, and all but one lane
-def test_every_cut_finishes_sums(size: tuple[int, int], activation: str) -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [(16, 28), (17, 79)])  # whole panels, and all but one position
+def test_every_cut_finishes_sums(size: tuple[int, int], dtype: type, activation: str) -> None:
     rng = np.random.default_rng(3)
-    x, residual = (rng.uniform(-1, 1, (2, count, *size)).astype(np.float32) for count in (3, 5))
-    weights, bias = pruned((5, 3, 3, 3), 0.4), rng.uniform(-1, 1, 5).astype(np.float32)
+    x, residual = (rng.uniform(-1, 1, (2, count, *size)).astype(dtype) for count in (3, 5))
+    weights, bias = pruned((5, 3, 3, 3), 0.4).astype(dtype), rng.uniform(-1, 1, 5).astype(dtype)
     weights[2] = 0
     sums = oracle.conv2d(x, weights, (1, 1), ((1, 1), (1, 1)), (1, 1))
-    sums += bias[:, None, None] + residual
-    expected = np.maximum(sums, 0) if activation == "relu" else sums / (1 + np.exp(-sums))
+    added = sums + bias[:, None, None] + residual
+    expected = np.maximum(added, 0) if activation == "relu" else added / (1 + np.exp(-added))
     expected = np.clip(expected, -0.2, 0.7)
     geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, 1, 1, 1, 1)
-    matrices = weights.reshape(geometry.matrix_shape)
-    layout = packing.image_layout(matrices, geometry)
     epilogue = ps.Epilogue(bias, activation, -0.2, 0.7).prepared("conv2d", 5, x.dtype)
-    for cut in cuts(conv_size(matrices, geometry, layout, 2), POOL.threads):
+    for cut in some_cuts(weights, geometry, 2):
         convolution = StreamConv(POOL, weights, geometry, epilogue, 2, cut)
         np.testing.assert_allclose(convolution(x, None, residual), expected, atol=1e-5)
-        for without in (None, np.zeros_like(residual)):
-            plain = StreamConv(POOL, weights, geometry, ps.Epilogue(), 2, cut)(x, None, without)
-            np.testing.assert_allclose(plain, sums - bias[:, None, None] - residual, atol=1e-5)
+        plain = StreamConv(POOL, weights, geometry, ps.Epilogue(), 2, cut)
+        np.testing.assert_allclose(plain(x, None, None), sums, atol=1e-5)
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-def test_nothing_is_read_beyond_images(stride: int) -> None:
-    x = array_before_a_guard_page(2 * 22 * 22, np.float32).reshape(1, 2, 22, 22)
+@pytest.mark.parametrize("array", [array_before_a_guard_page, array_behind_a_guard_page])
+@pytest.mark.parametrize(
+    ("stride", "padding"),
+    # Without padding above and below, panels of the first row and of the last see the image alone.
+    [(1, ((0, 0), (1, 1))), (1, ((1, 0), (1, 0))), (2, ((1, 0), (1, 0)))],
+)
+def test_nothing_is_read_beside_images(array: Any, stride: int, padding: Any) -> None:
+    x = array(30 * 28, np.float32).reshape(1, 1, 30, 28)
     x[:] = np.random.default_rng(4).uniform(-1, 1, x.shape)
-    weights = pruned((3, 2, 3, 3), 0.6)
-    expected = oracle.conv2d(x, weights, (stride, stride), ((1, 0), (1, 0)), (1, 1))
-    geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, stride, ((1, 0), (1, 0)), 1, 1)
-    matrices = weights.reshape(geometry.matrix_shape)
-    layout = packing.image_layout(matrices, geometry)
-    for cut in cuts(conv_size(matrices, geometry, layout, 1), POOL.threads):
+    weights = pruned((3, 1, 3, 3), 0.8)
+    expected = oracle.conv2d(x, weights, (stride, stride), padding, (1, 1))
+    geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, stride, padding, 1, 1)
+    for cut in some_cuts(weights, geometry, 1):
         convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), 1, cut)
         np.testing.assert_allclose(convolution(x, None, None), expected, atol=1e-5)
+
+
+def some_cuts(weights: np.ndarray, geometry: Any, images: int) -> list[Cut]:
+    """Return all cuts, and the same with small blocks, as of images beyond the first level."""
+    matrices = weights.reshape(geometry.matrix_shape)
+    layout = packing.image_layout(matrices, geometry)
+    found = cuts(conv_size(matrices, geometry, layout, images), POOL.threads)
+    return found + [replace(cut, block=4) for cut in found]
 
 
 def test_one_thread_has_cuts_whatever_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:

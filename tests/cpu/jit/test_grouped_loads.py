@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from llvmlite import binding, ir
 
-from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers, load_words
+from portable_spdnn_cpu.jit.grouped_loads import (
+    GROUP,
+    load_broadcasts,
+    load_numbers,
+    load_words,
+    shuffle_broadcasts,
+)
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_x86
 
 LENGTHS = [length for length in (64, 32, 16) if length <= VECTOR_BYTES]
@@ -36,14 +42,11 @@ def module_of(
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "spread")
     builder = ir.IRBuilder(function.append_basic_block())
     offsets, values, words, vectors = function.args
-    results = (
-        (words, load_numbers(builder, offsets), 8),
-        (
-            vectors,
-            broadcast_group(builder, vector, values, vector_bytes, each_loaded),
-            itemsize,
-        ),
-    )
+    if each_loaded:
+        spread = load_broadcasts(builder, vector, values)
+    else:
+        spread = shuffle_broadcasts(builder, vector, values, vector_bytes)
+    results = (words, load_numbers(builder, offsets), 8), (vectors, spread, itemsize)
     for target, found, align in results:
         assert len(found) == GROUP
         for number, value in enumerate(found):

@@ -15,8 +15,8 @@ into a vector register, it takes 2.2. What a row has beyond whole groups is load
 where it is packed, and one by one where it is as given.
 
 Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each, and
-v + 3/8 where offsets come by two groups. Intel's cores with AVX-512, on which shuffles share a port
-with multiply-adds, spread values by loads, for which they have a third port.
+v + 3/8 where offsets come by two groups. On Intel's cores with three ports that load, each value is
+loaded into all lanes: v loads of 64 bytes, and 1 1/4 smaller ones; there power binds before ports.
 """
 
 from __future__ import annotations

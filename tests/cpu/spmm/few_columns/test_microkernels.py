@@ -8,7 +8,7 @@ import re
 import pytest
 from llvmlite import binding, ir
 
-from portable_spdnn_cpu.jit.target import spreads_while_loading
+from portable_spdnn_cpu.jit import grouped_loads
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.specs import (
     LAST_LEVEL,
@@ -123,14 +123,16 @@ def test_avx2_permutes_windows_of_one_vector(cpu):
     [("skylake-avx512", 64, "zmm"), ("x86-64-v3", 32, "ymm"), ("skylake", 32, "ymm")],
 )
 @pytest.mark.parametrize("itemsize", [4, 8])
-def test_rows_multiply_and_add_whole_rows_of_b(cpu, length, register, itemsize):
+@pytest.mark.parametrize("each_loaded", [False, True])
+def test_rows_multiply_and_add_whole_rows_of_b(
+    monkeypatch, cpu, length, register, itemsize, each_loaded
+):
+    monkeypatch.setattr(grouped_loads, "has_fast_broadcasts", lambda: each_loaded)
     text = assembled(RowsSpec(15, itemsize, length), cpu)
-    # Values are loaded four together, and spread among lanes by an immediate operand; or each is
-    # loaded into all lanes, perhaps by the multiply-add itself.
-    spread = r"(vshufps|vpermilps|vpermpd)\s+\$\d+, "
-    if length == 64 and spreads_while_loading():
-        spread = r"(vbroadcasts[sd]\s+-?\d*\(%r|vfmadd.*\{1to\d+\})"
-    assert re.search(rf"{spread}.*{register}", text)
+    # Values are loaded four together, and spread among lanes by an immediate operand; or each of
+    # 64 bytes is loaded into all lanes, perhaps by the multiply-add itself.
+    shuffled = re.search(rf"(vshufps|vpermilps|vpermpd)\s+\$\d+, .*{register}", text)
+    assert (shuffled is None) == (each_loaded and length == 64)
     assert re.search(rf"vfmadd\w+p[sd]\s+-?\d*\(.*{register}", text)
     assert ("zmm" in text) == (register == "zmm")
 

@@ -32,8 +32,11 @@ CASES = [
     ((2, 2, 30, 28), (4, 1, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 2),
     ((1, 3, 31, 19), (4, 3, 5, 5), (1, 1), ((4, 4), (4, 4)), (2, 2), 1),
     ((1, 2, 24, 25), (3, 2, 3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),
-    # More positions without an image than are noted; phases of rows shorter than a vector.
+    # More positions without an image than are noted, by one and by many; phases of rows shorter
+    # than a vector, and of one phase in a row.
+    ((1, 1, 60, 13), (1, 1, 5, 5), (1, 1), ((2, 2), (2, 2)), (1, 1), 1),
     ((1, 2, 60, 5), (3, 2, 3, 5), (1, 1), ((1, 1), (2, 2)), (1, 1), 1),
+    ((1, 2, 21, 30), (3, 2, 3, 1), (2, 2), ((0, 0), (0, 0)), (1, 1), 1),
     ((2, 3, 21, 9), (4, 3, 3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), 1),
     ((1, 2, 40, 70), (3, 2, 3, 3), (2, 2), ((1, 0), (1, 0)), (1, 1), 1),
     ((1, 2, 17, 40), (3, 2, 1, 1), (2, 2), ((0, 0), (0, 0)), (1, 1), 1),
@@ -84,14 +87,24 @@ def test_every_cut_finishes_sums(size: tuple[int, int], dtype: type, activation:
 
 @pytest.mark.parametrize("array", [array_before_a_guard_page, array_behind_a_guard_page])
 @pytest.mark.parametrize(
-    ("stride", "padding"),
-    # Without padding above and below, panels of the first row and of the last see the image alone.
-    [(1, ((0, 0), (1, 1))), (1, ((1, 0), (1, 0))), (2, ((1, 0), (1, 0)))],
+    ("size", "kernel", "stride", "padding"),
+    [
+        # Without padding above and below, the first panels and the last see the image alone.
+        ((30, 28), (3, 3), 1, ((0, 0), (1, 1))),
+        ((30, 28), (3, 3), 1, ((1, 0), (1, 0))),
+        ((30, 28), (3, 3), 2, ((1, 0), (1, 0))),
+        # The last panel is full, and sees beyond the last column.
+        ((16, 32), (1, 2), 1, ((0, 0), (0, 1))),
+        ((7, 32), (1, 2), 1, ((0, 0), (0, 1))),
+        ((30, 32), (1, 3), 1, ((0, 0), (0, 2))),
+    ],
 )
-def test_nothing_is_read_beside_images(array: Any, stride: int, padding: Any) -> None:
-    x = array(30 * 28, np.float32).reshape(1, 1, 30, 28)
+def test_nothing_is_read_beside_images(
+    array: Any, size: tuple[int, int], kernel: tuple[int, int], stride: int, padding: Any
+) -> None:
+    x = array(size[0] * size[1], np.float32).reshape(1, 1, *size)
     x[:] = np.random.default_rng(4).uniform(-1, 1, x.shape)
-    weights = pruned((3, 1, 3, 3), 0.8)
+    weights = np.ones((3, 1, *kernel), np.float32)
     expected = oracle.conv2d(x, weights, (stride, stride), padding, (1, 1))
     geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, stride, padding, 1, 1)
     for cut in some_cuts(weights, geometry, 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -24,8 +25,16 @@ def script() -> ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cost_model, "COSTS", cost_model.COSTS)  # what a fit changes
+    # Caches of a Zen 4, whatever this processor has: which constants a product tells depends on
+    # them.
+    monkeypatch.setattr(cost_model, "L1", 1 << 15)
+    for module in (cost_model, tuning):
+        monkeypatch.setattr(module, "L2", 1 << 20)
+    tuning.stream_variants.cache_clear()
+    yield
+    tuning.stream_variants.cache_clear()
 
 
 def made_up(script: ModuleType, costs: Costs, kernel: str, noise: float = 0.0) -> list[Any]:
@@ -63,9 +72,12 @@ def test_what_slows_all_timings_of_a_product_hardly_counts(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spread() -> float:
-        """Return how far ratios of a product's variants are off after a fit."""
-        found = made_up(script, ZEN_4, "stream", noise=0.7)
-        ratios = script.log_ratios(script.fitted(ZEN_5, "stream", found), found)
+        """Return how far a fit leads ratios of a product's variants away from what they are.
+
+        It begins with the constants that are right: what else it ends in would count as well.
+        """
+        found = made_up(script, ZEN_4, "stream", noise=0.1)
+        ratios = script.log_ratios(script.fitted(ZEN_4, "stream", found), found)
         products = np.array([timing.product for timing in found])
         means = np.bincount(products, ratios) / np.bincount(products)
         return float(np.abs(ratios - means[products]).mean())

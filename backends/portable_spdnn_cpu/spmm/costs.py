@@ -9,8 +9,9 @@ kernels that took one row after the other, as `stream.memory` on the Zen 5.
 Not fitted by the script: `cycle`, which is set before; `spmv_entry` and `spmv_row`, measured on
 AMD's processors and fitted on Intel's; on the Zen 5 `piece`, measured by itself, `dense`, that of
 large products, and `direct.write_fortran`, between that of the fit and what layers of 3,000 outputs
-take; on the Zen 3 `dense`, likewise, `piece` and `stream.memory`. And what was measured on some
-processors alone, and is neutral on the others (0, or 1 for `beyond`):
+take; on the Zen 3 `dense`, likewise, `piece` and `stream.memory`; on the Intel core `dense`, near
+that of large products. And what was measured on some processors alone, and is neutral on the others
+(0, or 1 for `beyond`):
 
 ================================  ========  =======================================================
 `given_entry`, `given_row`        Zen 5     nine products in five widths, and 33 products
@@ -225,7 +226,7 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
     start=4420.0, wait=2.6, write_rows=7.9, written_piece=18.5, memory_to_l1=10.6,
     memory_to_l2=15.5, piece=5.7, memory_entry=0.37, spmv_entry=0.88, spmv_row=1.9, beyond=1.0,
     last_share=0.5, far_piece=7.9, narrow_load=0.83, aliased=0.0, mispredicted=15.5, across=1.2,
-    dense=0.97, dense_vector=9.5, dense_weight=5.1, memory_weight=19.3, dense_call=1.03e-5,
+    dense=0.72, dense_vector=9.5, dense_weight=5.1, memory_weight=19.3, dense_call=1.03e-5,
     direct_call=1.95e-6, packing=ZEN_5_PACKING,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other

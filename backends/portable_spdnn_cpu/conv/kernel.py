@@ -181,23 +181,19 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
                     words[OUT] + target * out.itemsize, plane, bias_at, residual_at, plane, bounded,
                     dtype(low), dtype(high), False, prefetches,
                 )  # fmt: skip
-            if is_contiguous:
-                if code > RELU:
-                    for first in range(
-                        target, target + (last_output - first_output) * plane, plane
-                    ):
-                        activate_span(out, first, first + count, code, lower, upper)
+            if is_contiguous and code <= RELU:
                 continue
             pieces = cut_rows(task, position, count, spans)
             for row in range(last_output - first_output):
                 for n in range(pieces):
                     to, length = first_plane + row * plane + spans[n, 1], spans[n, 2]
-                    if prefetches and row + 1 < last_output - first_output:
-                        prefetch_items_to_write(out, to + plane, length)
-                    finish_span(
-                        out, to, sums, row * size + spans[n, 0], length, bias[first_bias + row],
-                        residual, words[RESIDUAL], dtype(low), dtype(high),
-                    )  # fmt: skip
+                    if not is_contiguous:
+                        if prefetches and row + 1 < last_output - first_output:
+                            prefetch_items_to_write(out, to + plane, length)
+                        finish_span(
+                            out, to, sums, row * size + spans[n, 0], length, bias[first_bias + row],
+                            residual, words[RESIDUAL], dtype(low), dtype(high),
+                        )  # fmt: skip
                     if code > RELU:
                         activate_span(out, to, to + length, code, lower, upper)
 

@@ -18,7 +18,6 @@ from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
 from portable_spdnn_cpu.jit.vectors import (
     broadcast,
     clamped,
-    first_lanes,
     load_first,
     load_masked,
     store_first,
@@ -84,10 +83,6 @@ class VectorEmitter:
         """Load the lanes of a mask; the others are 0, and their memory is not read."""
         return load_masked(self.builder, self.vector, pointer, mask, self.bits // 8)
 
-    def load_maybe_masked(self, pointer: Value, mask: Value | None) -> Value:
-        """Load a vector, or only the lanes of a mask, if there is one."""
-        return self.load(pointer) if mask is None else self.load_masked(pointer, mask)
-
     def store_first(self, value: Value, pointer: Value, count: Value) -> None:
         """Store the first lanes, `count` of them."""
         store_first(self.builder, value, pointer, count, self.bits // 8)
@@ -146,15 +141,18 @@ def copy_rows(
         start, width, rows, count = args[7:]
         every, lanes = len(step), emitter.lanes
 
-        def move_column(offset: Value, masks: list[Value | None]) -> None:
-            """Copy a vector of each row, `offset` items from its start."""
+        def move_column(offset: Value, counts: list[Value | None]) -> None:
+            """Copy a vector of each row, `offset` items from its start, from one vector or two.
+
+            `counts` are how many lanes of these there are, None for all.
+            """
             first = builder.add(start, builder.mul(offset, WORD(every)))
             with cgutils.for_range_slice(builder, WORD(0), rows, WORD(1), WORD) as (row, _):
                 place = builder.add(first, builder.mul(row, width))
                 parts = []
-                for number, mask in enumerate(masks):
+                for number, there in enumerate(counts):
                     at = builder.add(place, WORD(number * lanes))
-                    parts.append(emitter.load_maybe_masked(emitter.at(source, at), mask))
+                    parts.append(emitter.read(emitter.at(source, at), there))
                 moved = builder.add(builder.add(to, offset), builder.mul(row, pitch))
                 for phase in range(len(phases)):
                     picks = [every * lane + phase for lane in range(lanes)]
@@ -175,8 +173,7 @@ def copy_rows(
                 with whole:
                     move_column(offset, [None] * every)
                 with partly:
-                    ends = [builder.sub(left, WORD(n * lanes)) for n in range(every)]
-                    move_column(offset, [first_lanes(builder, end, lanes) for end in ends])
+                    move_column(offset, [builder.sub(left, WORD(n * lanes)) for n in range(every)])
         return context.get_dummy_value()
 
     return signature, codegen

@@ -166,7 +166,7 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
                 later = block != first_block
                 if block < last_block or not is_contiguous:
                     sum_rows(
-                        BY_OFFSETS, width, VECTOR_BYTES, dtype, words[VISITS], one[FIRST_VISIT],
+                        BY_OFFSETS, width, VECTOR_BYTES, (), dtype, words[VISITS], one[FIRST_VISIT],
                         one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at,
                         sums_at, later, False,
                     )  # fmt: skip
@@ -175,7 +175,7 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
                 if residual_at:
                     residual_at += target * out.itemsize
                 finish_rows(
-                    BY_OFFSETS, width, VECTOR_BYTES, (), dtype, words[VISITS], one[FIRST_VISIT],
+                    BY_OFFSETS, width, VECTOR_BYTES, (), (), dtype, words[VISITS], one[FIRST_VISIT],
                     one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at,
                     stride, panels, count, skipped, sums_at, later, False,
                     words[OUT] + target * out.itemsize, plane, bias_at, residual_at, plane, bounded,

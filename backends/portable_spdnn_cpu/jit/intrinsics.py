@@ -22,6 +22,7 @@ def prefetch_line(builder: Any, pointer: Any, written: bool = False) -> None:
     `written`: whether it is to be written, so that other cores give it up at once.
     """
     flag = ir.IntType(32)
+    pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())  # one type in all of a module
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     # Flags: it will be read (0) or written (1), belongs into all cache levels (3), and is data (1).

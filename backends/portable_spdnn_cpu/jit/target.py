@@ -52,6 +52,15 @@ def has_slow_word_loads() -> bool:
     return VECTOR_BYTES == 64 and cpu_name() == "znver5"
 
 
+def computes_by_halves() -> bool:
+    """Whether half a vector of 64 bytes is loaded, multiplied and added in half of the time.
+
+    A Zen 4 computes the halves of such vectors one after the other, and loads two vectors of 32
+    bytes in the time of one of 64.
+    """
+    return VECTOR_BYTES == 64 and cpu_name() == "znver4"
+
+
 def has_fast_broadcasts() -> bool:
     """Whether to load a number into all lanes of 64 bytes takes less time than to shuffle it there.
 

@@ -28,7 +28,7 @@ from portable_spdnn_cpu.spmm.dense_layout import (
 )
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, pairs
-from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
+from portable_spdnn_cpu.spmm.stream.product import StreamVariant, ends_by_half, is_shared
 
 L1, L2 = cache_bytes(1), cache_bytes(2)
 L2_SHARE = 0.62  # what a panel may take of the second level: sums and C are there as well
@@ -148,6 +148,8 @@ def stream_seconds(size: ProductSize, variant: StreamVariant, prepared: bool = T
     by_entry, by_row = COSTS.stream.entry, COSTS.stream.row
     if not (prepared and variant.packs(size.inner)):
         by_entry, by_row = by_entry + COSTS.given_entry, by_row + COSTS.given_row
+    elif not variant.in_place and ends_by_half(size.columns, size.itemsize):
+        load *= 1 - 0.5 / vectors
     if not pairs(variant.vectors):
         by_entry, by_row = by_entry + COSTS.unpaired_entry, by_row + COSTS.unpaired_row
     entry = load + by_entry / variant.vectors

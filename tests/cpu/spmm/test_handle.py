@@ -26,6 +26,7 @@ from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.few_columns.specs import RowsSpec
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
+from portable_spdnn_cpu.spmm.stream import product as stream_product
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
@@ -231,6 +232,21 @@ def test_panels_too_wide_for_pairs_cost_more(monkeypatch: pytest.MonkeyPatch) ->
     # 26,214 entries and 512 rows, times four panels.
     more = 4 * (26_214 + 5 * 512) * cost_model.COSTS.cycle
     assert seconds[1.0][1] - seconds[0.0][1] == pytest.approx(more)
+
+
+@pytest.mark.parametrize(("columns", "itemsize"), [(33, 4), (40, 4), (41, 4), (20, 8), (21, 8)])
+def test_half_of_a_vector_costs_half_where_a_processor_computes_by_halves(
+    columns: int, itemsize: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, seconds = size(columns=columns, itemsize=itemsize, threads=1), []
+    for halves in (False, True):
+        monkeypatch.setattr(stream_product, "computes_by_halves", lambda halves=halves: halves)
+        seconds.append(stream_seconds(given, StreamVariant(3, 128)))
+        seconds.append(stream_seconds(given, StreamVariant(3, 128), prepared=False))
+    one_vector = given.entries * cost_model.COSTS.stream.l1 * cost_model.COSTS.cycle
+    saved = one_vector / 2 if columns * itemsize % 64 <= 32 else 0
+    assert seconds[0] - seconds[2] == pytest.approx(saved)
+    assert seconds[1] == seconds[3]
 
 
 def test_pieces_of_rows_of_a_large_result_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,7 @@ def multiply_panels(
     dtype: Any,
     form: tuple[int, ...],
     skips: tuple[int, ...],
+    halved: tuple[int, ...],
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
 
@@ -142,8 +143,9 @@ def multiply_panels(
     is partly filled. There are several where B is read in place: then rows are the outer loop, so
     that a row's entries serve one panel after the other from the first-level cache, its count is
     predicted but for the first, and C is written in long pieces. Columns before 0 are fewer than a
-    vector has, and not stored; there are none where `skips` is empty. `form` is one of those that
-    `packing` names.
+    vector has, and not stored; there are none where `skips` is empty. Where `halved` is not empty
+    there is one panel, copied, without columns in the second half of its last vector. `form` is one
+    of those that `packing` names.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     width = len(vectors) * (BLOCK_BYTES // itemsize)
@@ -199,17 +201,17 @@ def multiply_panels(
         later = begun or block > 0
         if block < last:
             sum_rows(
-                form, vectors, BLOCK_BYTES, dtype, words[part + VISITS], top, bottom, offsets,
-                values, entry, panel, tile, later, sums_are_far,
+                form, vectors, BLOCK_BYTES, halved, dtype, words[part + VISITS], top, bottom,
+                offsets, values, entry, panel, tile, later, sums_are_far,
             )  # fmt: skip
             continue
         while top < bottom:
             stop = bottom if code <= RELU else min(top + ACTIVATED_ROWS, bottom)
             stop = finish_rows(
-                form, vectors, BLOCK_BYTES, skips, dtype, words[part + VISITS], top, stop, offsets,
-                values, entry, panel, stride, panels, stored, skipped, tile, later, sums_are_far,
-                out, out_stride, words[BIAS], residual, residual_stride, bounded, lower, upper,
-                nontemporal, prefetches,
+                form, vectors, BLOCK_BYTES, halved, skips, dtype, words[part + VISITS], top, stop,
+                offsets, values, entry, panel, stride, panels, stored, skipped, tile, later,
+                sums_are_far, out, out_stride, words[BIAS], residual, residual_stride, bounded,
+                lower, upper, nontemporal, prefetches,
             )  # fmt: skip
             if code > RELU:
                 for place in range(top, stop):
@@ -231,19 +233,23 @@ def multiply_panels(
         call_code(words[STORE_COLUMNS], written)
 
 
-# By vectors of a panel, type, form of the weights, and whether panels may begin before column 0.
-# Variants that are chosen have at most `microkernels.MAX_VECTORS`.
+# By vectors of a panel, type, form of the weights, whether panels may begin before column 0, and
+# whether the last vector is half of one. Variants that are chosen have at most
+# `microkernels.MAX_VECTORS`.
 PANEL_KERNELS = {
-    (vectors, dtype, form, shifted): Job(
+    (vectors, dtype, form, shifted, halved): Job(
         multiply_panels,
         (0,) * vectors,
         dtype.type,
         form,
         (0,) * shifted,
+        (0,) * halved,
         numbers=3,
     )
     for vectors in range(1, 9)
     for dtype in VALUE_TYPES
     for form in (GIVEN, BY_OFFSETS, BY_ROWS)
     for shifted in (True, False)
+    for halved in (True, False)
+    if not halved or (form == BY_OFFSETS and not shifted)
 }

@@ -43,7 +43,7 @@ class RowsLoop:
     ----------
     builder
         llvmlite's, at the beginning of the function.
-    vectors, vector_bytes : int
+    vectors, vector_bytes, halved
         As `RowsEmitter` has them.
     element
         Numba's type of values.
@@ -52,10 +52,16 @@ class RowsLoop:
     """
 
     def __init__(
-        self, builder: Any, vectors: int, vector_bytes: int, element: Any, given: SimpleNamespace
+        self,
+        builder: Any,
+        vectors: int,
+        vector_bytes: int,
+        halved: bool,
+        element: Any,
+        given: SimpleNamespace,
     ) -> None:
         self.builder, self.given = builder, given
-        self.vectors, self.vector_bytes = vectors, vector_bytes
+        self.vectors, self.vector_bytes, self.halved = vectors, vector_bytes, halved
         self.scalar = ir.FloatType() if element.bitwidth == 32 else ir.DoubleType()
         self.itemsize = element.bitwidth // 8
         self.width = WORD(vectors * vector_bytes // self.itemsize)
@@ -161,7 +167,8 @@ class RowsLoop:
 
     def _emitter(self, rows: int = 1) -> RowsEmitter:
         """Return what emits the sums of one row, or of two."""
-        return RowsEmitter(self.builder, self.vectors, self.scalar, rows, self.vector_bytes)
+        sizes = rows, self.vector_bytes, self.halved
+        return RowsEmitter(self.builder, self.vectors, self.scalar, *sizes)
 
     def _values_at(self, address: Value) -> Value:
         return self._pointer(self.scalar, address)
@@ -182,12 +189,13 @@ class FinishedRowsLoop(RowsLoop):
         builder: Any,
         vectors: int,
         vector_bytes: int,
+        halved: bool,
         element: Any,
         given: SimpleNamespace,
         skips: bool,
     ) -> None:
         self.skips = skips
-        super().__init__(builder, vectors, vector_bytes, element, given)
+        super().__init__(builder, vectors, vector_bytes, halved, element, given)
         addresses = given.out, given.bias, given.residual
         self.out, self.bias, self.residual = map(self._values_at, addresses)
 

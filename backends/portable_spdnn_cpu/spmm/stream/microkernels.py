@@ -95,6 +95,8 @@ class RowsEmitter:
         1 or 2.
     vector_bytes : int
         Of a vector: a register, or several where these are shorter.
+    halved : bool
+        Whether the last vector is half of one: there are no columns in its other half.
     """
 
     def __init__(
@@ -104,11 +106,14 @@ class RowsEmitter:
         scalar: Value,
         rows: int = 1,
         vector_bytes: int = BLOCK_BYTES,
+        halved: bool = False,
     ) -> None:
         self.builder, self.vectors, self.rows = builder, vectors, rows
         self.vector_bytes = vector_bytes
         self.itemsize = 4 if isinstance(scalar, ir.FloatType) else 8
         self.vector = ir.VectorType(scalar, vector_bytes // self.itemsize)
+        last = ir.VectorType(scalar, self.vector.count // 2) if halved else self.vector
+        self.kinds = [*[self.vector] * (vectors - 1), last]  # of each vector
         self.masks: dict[int, Value] = {}  # by vector: the lanes that alone are summed
         self.first_mask: Value | None = None  # of lanes of the first vector, where some are skipped
 
@@ -133,16 +138,16 @@ class RowsEmitter:
 
     def begin(self, sums: Value, starts: list[Value], later: Value) -> None:
         """Set the sums to those that are there, from a position on for each row, or to 0."""
-        builder, zero = self.builder, ir.Constant(self.vector, None)
+        builder = self.builder
         self.slots = [
             [
-                [cgutils.alloca_once(builder, self.vector) for _ in range(self.vectors)]
+                [cgutils.alloca_once(builder, kind) for kind in self.kinds]
                 for _ in range(max(1, chains(self.vectors, self.vector_bytes) // self.rows))
             ]
             for _ in range(self.rows)
         ]
         for slot in (slot for row in self.slots for chain in row for slot in chain):
-            builder.store(zero, slot)
+            builder.store(ir.Constant(slot.type.pointee, None), slot)
         with builder.if_then(later):
             for row, start in zip(self.slots, starts, strict=True):
                 for number, slot in enumerate(row[0]):
@@ -238,7 +243,7 @@ class RowsEmitter:
         for vector, slot in enumerate(row[number // self.rows % len(row)]):
             operand = builder.load(self.at(panel, place, vector), align=self.itemsize)
             before = builder.load(slot)
-            total = multiply_add(builder, factor, operand, before)
+            total = multiply_add(builder, self._part(factor, vector), operand, before)
             if vector in self.masks:
                 # Other lanes may be subnormal, as the sizes that malloc keeps between arrays are:
                 # to multiply them would take a hundred times as long.
@@ -266,8 +271,8 @@ class RowsEmitter:
     def add_bias(self, slots: list[Value], bias: Value) -> None:
         """Add a number to all sums of a row."""
         builder, added = self.builder, broadcast(self.builder, self.vector, bias)
-        for slot in slots:
-            builder.store(builder.fadd(builder.load(slot), added), slot)
+        for number, slot in enumerate(slots):
+            builder.store(builder.fadd(builder.load(slot), self._part(added, number)), slot)
 
     def add_residual(self, slots: list[Value], residual: Value, start: Value) -> None:
         """Add a row of the residual, which starts at a position."""
@@ -275,7 +280,7 @@ class RowsEmitter:
         for number, slot in enumerate(slots):
             pointer = self.at(residual, start, number)
             if number or self.first_mask is None:
-                value = self.load(pointer, number == self.vectors - 1)
+                value = self.load(pointer, number)
             else:
                 mask = self.first_mask
                 value = load_masked(builder, self.vector, pointer, mask, self.itemsize)
@@ -285,8 +290,9 @@ class RowsEmitter:
         """Bring the sums of a row between bounds."""
         builder = self.builder
         bounds = [broadcast(builder, self.vector, bound) for bound in (lower, upper)]
-        for slot in slots:
-            builder.store(clamped(builder, builder.load(slot), *bounds), slot)
+        for number, slot in enumerate(slots):
+            limits = [self._part(bound, number) for bound in bounds]
+            builder.store(clamped(builder, builder.load(slot), *limits), slot)
 
     def store(
         self, slots: list[Value], out: Value, start: Value, nontemporal: bool = False
@@ -301,6 +307,9 @@ class RowsEmitter:
                 builder.store(value, pointer, align=align)
 
         def store_last(value: Value, pointer: Value) -> None:
+            if value.type != self.vector:
+                store_first(builder, value, pointer, self.left, align)
+                return
             with builder.if_else(self.whole, likely=True) as (all_lanes, some):
                 with all_lanes:
                     store_whole(value, pointer)
@@ -319,14 +328,22 @@ class RowsEmitter:
                 with from_later:
                     store_masked(builder, value, pointer, self.first_mask, align)
 
-    def load(self, pointer: Value, last: bool) -> Value:
-        """Load a vector; of the last one the lanes that are there, and zeros."""
+    def load(self, pointer: Value, number: int) -> Value:
+        """Load vector `number`; of the last one the lanes that are there, and zeros."""
         align = self.itemsize
-        if last:
-            return load_first(self.builder, self.vector, pointer, self.left, align)
+        if number == self.vectors - 1:
+            return load_first(self.builder, self.kinds[number], pointer, self.left, align)
         return self.builder.load(pointer, align=align)
 
     def at(self, data: Value, position: Value, number: int) -> Value:
         """Return a pointer to vector `number` of those from an item of an array on."""
         item = self.builder.add(position, WORD(number * self.vector.count))
-        return self.builder.bitcast(self.builder.gep(data, [item]), self.vector.as_pointer())
+        return self.builder.bitcast(self.builder.gep(data, [item]), self.kinds[number].as_pointer())
+
+    def _part(self, value: Value, number: int) -> Value:
+        """Return the lanes of a vector that vector `number` has: all, or the first half."""
+        if self.kinds[number] == value.type:
+            return value
+        lanes = list(range(self.kinds[number].count))
+        chosen = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
+        return self.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), chosen)

@@ -38,7 +38,7 @@ def copy_row(
         items = WORD(width * row.vector.count)
         row.limit(args[5], builder.icmp_signed(">=", args[5], items))
         for number in range(width):
-            value = row.load(row.at(origin, args[4], number), number == width - 1)
+            value = row.load(row.at(origin, args[4], number), number)
             builder.store(value, row.at(target, args[2], number), align=row.itemsize)
         return context.get_dummy_value()
 

@@ -21,8 +21,9 @@ from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, GIVEN
 
 @intrinsic
 def sum_rows(
-    typingctx: Any, form: Any, vectors: Any, vector_bytes: Any, dtype: Any, visits: Any, top: Any,
-    stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
+    typingctx: Any, form: Any, vectors: Any, vector_bytes: Any, halved: Any, dtype: Any,
+    visits: Any, top: Any, stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any,
+    later: Any, far: Any,
 ) -> Emission:  # fmt: skip
     """Add the entries of packed rows in a block, times a panel, to the sums of these rows.
 
@@ -35,6 +36,8 @@ def sum_rows(
         tuple's length is part of its type.
     vector_bytes : int, constant
         Of a vector: a register, or several.
+    halved : tuple
+        Empty, unless the last vector is half of one: no column is in its other half.
     dtype : type
         Of values.
     visits, top, stop : int
@@ -52,18 +55,18 @@ def sum_rows(
     if not isinstance(vector_bytes, types.IntegerLiteral):
         return None  # type: ignore[return-value]  # Numba asks again with constants
     word, bit = types.intp, types.boolean
-    signature = types.void(form, vectors, vector_bytes, dtype, *[word] * 8, bit, bit)
+    signature = types.void(form, vectors, vector_bytes, halved, dtype, *[word] * 8, bit, bit)
     names = (
         "visits", "top", "stop", "offsets", "values", "entry", "panel", "sums", "later", "far",
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if len(form) == len(BY_OFFSETS):
-            given = dict(zip(names, args[4:], strict=True))
+            given = dict(zip(names, args[5:], strict=True))
 
             def emit(inner: Any, arguments: SimpleNamespace) -> None:
-                size = vector_bytes.literal_value
-                rows = RowsLoop(inner, len(vectors), size, dtype.dtype, arguments)
+                sizes = len(vectors), vector_bytes.literal_value, len(halved) > 0
+                rows = RowsLoop(inner, *sizes, dtype.dtype, arguments)
                 rows.each_packed(rows.sum)
                 inner.ret_void()
 
@@ -75,7 +78,7 @@ def sum_rows(
 
 @intrinsic
 def finish_rows(
-    typingctx: Any, form: Any, vectors: Any, vector_bytes: Any, skips: Any, dtype: Any,
+    typingctx: Any, form: Any, vectors: Any, vector_bytes: Any, halved: Any, skips: Any, dtype: Any,
     visits: Any, top: Any, stop: Any, offsets: Any, values: Any, entry: Any, panel: Any,
     stride: Any, panels: Any, columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any,
     out_stride: Any, bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any,
@@ -91,8 +94,10 @@ def finish_rows(
         One of those that `packing` names. GIVEN: `visits`, `offsets` and `values` are the addresses
         of A's indptr of int64, indices of int32 and data, rows are visited by their numbers, and
         `entry` is of no account.
-    vectors, vector_bytes, dtype, visits, top, offsets, values, entry, panel, sums, later, far
-        As `sum_rows` has them. Of rows as given `far` is of no account.
+    vectors, vector_bytes, halved, dtype, visits, top, offsets, values, entry, panel, sums
+        As `sum_rows` has them.
+    later, far
+        Likewise. Of rows as given `far` is of no account.
     skips : tuple
         Where it is empty `skipped` is 0, and no code is emitted for it.
     stop : int
@@ -120,7 +125,7 @@ def finish_rows(
         return None  # type: ignore[return-value]  # Numba asks again with constants
     word, bit, element = types.intp, types.boolean, dtype.dtype
     signature = word(
-        form, vectors, vector_bytes, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit,
+        form, vectors, vector_bytes, halved, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit,
         element, element, bit, bit,
     )  # fmt: skip
     names = (
@@ -130,11 +135,11 @@ def finish_rows(
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given = dict(zip(names, args[5:], strict=True))
+        given = dict(zip(names, args[6:], strict=True))
 
         def emit(inner: Any, arguments: SimpleNamespace) -> None:
-            size = vector_bytes.literal_value
-            rows = FinishedRowsLoop(inner, len(vectors), size, element, arguments, len(skips) > 0)
+            sizes = len(vectors), vector_bytes.literal_value, len(halved) > 0
+            rows = FinishedRowsLoop(inner, *sizes, element, arguments, len(skips) > 0)
             if len(form) == len(GIVEN):
                 rows.each_as_given()
                 inner.ret(arguments.stop)

@@ -17,13 +17,14 @@ from vector_lengths import needs_avx512, needs_sse2, output_with_vectors
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.jit.target import has_slow_word_loads
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel
 from portable_spdnn_cpu.spmm.stream import product as stream_product
 from portable_spdnn_cpu.spmm.stream.entries import PADDING
 from portable_spdnn_cpu.spmm.stream.microkernels import LONG_ROW, MAX_VECTORS, pairs
-from portable_spdnn_cpu.spmm.stream.packing import PAIR, WINDOW, StreamPart, pack_rows
+from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, PAIR, WINDOW, StreamPart, pack_rows
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 POOLS = ThreadPool(1), ThreadPool(3)
@@ -343,6 +344,38 @@ def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPat
             np.ones((30, columns), np.float32), out[:, :columns].copy(), None, POOLS[0]
         )
         assert asked == vectors
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_half_of_the_last_vector_is_computed_where_that_suffices(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Asked(dict[Any, Any]):
+        def __getitem__(self, key: Any) -> Any:
+            asked.append(key)
+            return super().__getitem__(key)
+
+    monkeypatch.setattr(kernel, "PANEL_KERNELS", Asked(kernel.PANEL_KERNELS))
+    monkeypatch.setattr(stream_product, "computes_by_halves", lambda: True)
+    rng, lanes = np.random.default_rng(7), BLOCK_BYTES // np.dtype(dtype).itemsize
+    A, bias = matrix(7, (19, 50), 0.3, dtype), rng.uniform(-1, 1, 19).astype(dtype)
+    finish = {"bias": bias[:, None], "lower": -0.2, "upper": 0.7, "activation": "none"}
+    epilogue = Epilogue(bias, "none", -0.2, 0.7).prepared("spmm", 19, np.dtype(dtype))
+    for vectors in (1, 3):
+        for last, halved in ((1, True), (lanes // 2, True), (lanes // 2 + 1, False)):
+            columns = (vectors - 1) * lanes + last
+            B = rng.uniform(-2, 2, (50, columns)).astype(dtype)
+            asked.clear()
+            for added in (None, rng.uniform(-1, 1, (19, columns)).astype(dtype)):
+                product = StreamProduct(A, epilogue, StreamVariant(vectors, 16))
+                check(product, A, B, residual=added, **finish)
+            assert set(asked) == {(vectors, np.dtype(dtype), BY_OFFSETS, False, halved)}
+    asked.clear()
+    check(StreamProduct(A, BARE, StreamVariant(1, 50), pack=False), A, np.ones((50, 1), dtype))
+    assert asked
+    assert not any(halved for *_, halved in asked)
 
 
 def test_a_call_is_prepared_once_for_all_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ from portable_spdnn_cpu.conv.panels import (
     mask_panel,
 )
 from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
-from portable_spdnn_cpu.jit.compilation import job_kernel
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.job_start import (
     COUNTERS,
     FIRST_OWN,
@@ -48,7 +48,7 @@ from portable_spdnn_cpu.jit.job_start import (
     WORKERS,
     WORKSPACE,
 )
-from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_task
+from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, call_kernel, float_of, next_task
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_items_to_write
@@ -58,15 +58,16 @@ from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
 # `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; the least and
 # the greatest of the sources; how much memory each worker has, and where in it the panel and so on
-# are; then the numbers of `Task`. Images are of shape (images, groups, channels, height, width),
-# results (images, groups, outputs, rows, columns).
+# are; how many items its rows are apart; the addresses of the kernels of whole panels and of what
+# is left of the positions; then the numbers of `Task`. Images are of shape (images, groups,
+# channels, height, width), results (images, groups, outputs, rows, columns).
 (
     PHASES, PHASE_COUNT,
     SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, VISITS, OFFSETS, VALUES, BIAS,
     ACTIVATION, LOWER, UPPER,
     MIN_SOURCE, MAX_SOURCE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, EDGES_AT,
-    TASK,
-) = range(FIRST_OWN, FIRST_OWN + 22)  # fmt: skip
+    PANEL_ITEMS, PANEL_KERNEL, REST_KERNEL, TASK,
+) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
 # Vectors of a panel: 7 of 16 pixels are two rows of 56, or four of 28.
 WIDTHS = (2, 4, 7)
 # Vectors are copied whole where no column of the kernel sees nothing at more positions of a panel:
@@ -74,48 +75,27 @@ WIDTHS = (2, 4, 7)
 MAX_EDGES = 16
 
 
-@job_kernel
-def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) -> None:
-    """Compute tasks until none is left, in panels of len(width) vectors."""
+@kernel_part
+def task_of(words: Array) -> Task:
+    """Return the shapes that a job's words have."""
     n = TASK
-    task = Task(
+    return Task(
         words[n], words[n + 1], words[n + 2], words[n + 3], words[n + 4], words[n + 5],
         words[n + 6], words[n + 7], (words[n + 8], words[n + 9]), (words[n + 10], words[n + 11]),
         (words[n + 12], words[n + 13]), (words[n + 14], words[n + 15]), words[n + 16],
         words[n + 17], words[n + 18], words[n + 19], words[n + 20], words[n + 21], words[n + 22],
         words[n + 23],
     )  # fmt: skip
+
+
+@job_kernel
+def convolve_tasks(worker: int, words: Array, dtype: Any) -> None:
+    """Compute tasks, each a band of panels for a part of a group's outputs, until none is left."""
+    task, size = task_of(words), words[PANEL_ITEMS]
     phases = array_at(words[PHASES], (words[PHASE_COUNT], 2), np.int64)
-    sources = array_at(words[SOURCES], LENGTH, np.int64)
-    kernel_entries = array_at(words[KERNEL_ENTRIES], LENGTH, np.uint32)
-    ranges = array_at(words[RANGES], LENGTH, np.int64)
-    blocks = array_at(words[BLOCKS], (LENGTH, 5), np.int64)
     images = array_at(words[INPUT], LENGTH, dtype)
-    bias = array_at(words[BIAS], LENGTH, dtype)
-    residual = array_at(words[RESIDUAL], LENGTH, dtype)
-    out = array_at(words[OUT], LENGTH, dtype)
-    own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
-    copied = array_at(own, LENGTH, dtype)
-    panel = array_at(own + words[PANEL_AT], LENGTH, dtype)
-    sums = array_at(own + words[SUMS_AT], LENGTH, dtype)
-    masks = array_at(own + words[MASKS_AT], LENGTH, np.uint32)
-    spans = array_at(own + words[SPANS_AT], (LENGTH, 3), np.int64)
-    edges = array_at(own + words[EDGES_AT], (LENGTH, 1 + MAX_EDGES), np.int64)
-    code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
-    low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
-    bounded = low > -np.inf or high < np.inf
-    lanes = VECTOR_BYTES // out.itemsize
-    size = len(width) * lanes
+    copied = array_at(words[WORKSPACE] + worker * words[WORKSPACE_BYTES], LENGTH, dtype)
     positions = (task.rows - 1) * task.pitch + task.columns
-    plane = task.rows * task.columns
-    prefetches = task.images * task.groups * task.outputs * plane * out.itemsize > PREFETCH_BYTES
-    readable_items = task.images * task.groups * task.channels * task.height * task.width
-    if task.copied:  # phases begin a worker's memory, and the panel follows
-        readable_items = words[PANEL_AT] // out.itemsize
-    panel_at, sums_at = own + words[PANEL_AT], own + words[SUMS_AT]
-    # Of `finish_rows`: the stride is of no account for a panel that is gathered, of which there is
-    # one, and none of its columns is skipped.
-    stride, panels, skipped = 0, 1, 0
     tasks = task.images * task.groups * task.bands * task.parts
     while True:
         number = next_task(words, words[COUNTERS], worker, words[WORKERS], tasks)
@@ -124,83 +104,147 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
         number, part = divmod(number, task.parts)
         number, band = divmod(number, task.bands)
         image, group = divmod(number, task.groups)
-        channel = (image * task.groups + group) * task.channels
+        channel = number * task.channels
         begin = band * task.band_panels * size
         end = min(begin + task.band_panels * size, positions)
-        seen, base = images, channel * task.height * task.width
+        base = channel * task.height * task.width
         if task.copied:
             first_row = begin // task.pitch
             copy_band(task, phases, images, channel, first_row, (end - 1) // task.pitch, copied)
-            seen, base = copied, -first_row * task.pitch
-        first_output = part * task.outputs // task.parts
-        last_output = (part + 1) * task.outputs // task.parts
-        first_bias = group * task.outputs + first_output
-        first_plane = (image * task.groups * task.outputs + first_bias) * plane
-        bias_at = words[BIAS] + first_bias * out.itemsize
-        first_block = ranges[group * task.parts + part]
-        last_block = ranges[group * task.parts + part + 1] - 1
-        for position in range(begin, end, size):
-            count = min(size, end - position)
-            source = base + position
-            # Whether whole vectors may be loaded: all lie in memory, and few lanes see nothing.
-            is_readable = source + words[MIN_SOURCE] >= 0
-            is_readable &= source + words[MAX_SOURCE] + size <= readable_items
-            is_whole = is_readable and find_edges(task, position, size, edges)
-            if not is_whole:
-                mask_panel(task, position, len(width), lanes, masks)
-            # Whether the panel's pixels follow each other in the result and reach into its last
-            # vector, as `finish_rows` has them: then sums are finished in registers.
-            is_contiguous = task.pitch == task.columns and count > size - lanes
-            target = first_plane + position
-            for block in range(first_block, last_block + 1):
-                one = blocks[block]
-                begin_k, end_k = one[FIRST_SOURCE], one[LAST_SOURCE]
-                if is_whole:
-                    gather_whole(
-                        width, panel, seen, source, sources, kernel_entries, begin_k, end_k, edges
-                    )
-                else:
-                    gather_panel(
-                        width, panel, seen, source, sources, kernel_entries, begin_k, end_k, masks
-                    )
-                later = block != first_block
-                if block < last_block or not is_contiguous:
-                    sum_rows(
-                        BY_OFFSETS, width, VECTOR_BYTES, (), dtype, words[VISITS], one[FIRST_VISIT],
-                        one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at,
-                        sums_at, later, False,
-                    )  # fmt: skip
-                    continue
-                residual_at = words[RESIDUAL]
-                if residual_at:
-                    residual_at += target * out.itemsize
-                finish_rows(
-                    BY_OFFSETS, width, VECTOR_BYTES, (), (), dtype, words[VISITS], one[FIRST_VISIT],
-                    one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at,
-                    stride, panels, count, skipped, sums_at, later, False,
-                    words[OUT] + target * out.itemsize, plane, bias_at, residual_at, plane, bounded,
-                    dtype(low), dtype(high), False, prefetches,
+            base = -first_row * task.pitch
+        whole = end - (end - begin) % size
+        if begin < whole:
+            panels = image, group, part, base, begin, whole
+            call_kernel(words[PANEL_KERNEL], worker, words, panels)
+        if whole < end:
+            panels = image, group, part, base, whole, end
+            call_kernel(words[REST_KERNEL], worker, words, panels)
+
+
+@job_kernel
+def convolve_panels(
+    worker: int,
+    words: Array,
+    image: int,
+    group: int,
+    part: int,
+    base: int,
+    begin: int,
+    end: int,
+    width: tuple[int, ...],
+    halved: tuple[int, ...],
+    dtype: Any,
+) -> None:
+    """Compute the positions begin .. end - 1 of an image for a part of a group's outputs.
+
+    They are panels of len(width) vectors: whole ones, or a single one whose last vector is partly
+    filled, with no position in its second half where `halved` is not empty. `base` is where in
+    images, or in what was copied of them, position 0 begins.
+    """
+    task = task_of(words)
+    sources = array_at(words[SOURCES], LENGTH, np.int64)
+    kernel_entries = array_at(words[KERNEL_ENTRIES], LENGTH, np.uint32)
+    ranges = array_at(words[RANGES], LENGTH, np.int64)
+    blocks = array_at(words[BLOCKS], (LENGTH, 5), np.int64)
+    bias = array_at(words[BIAS], LENGTH, dtype)
+    residual = array_at(words[RESIDUAL], LENGTH, dtype)
+    out = array_at(words[OUT], LENGTH, dtype)
+    own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
+    # Phases begin a worker's memory, and the panel follows.
+    seen = array_at(own if task.copied else words[INPUT], LENGTH, dtype)
+    readable_items = task.images * task.groups * task.channels * task.height * task.width
+    if task.copied:
+        readable_items = words[PANEL_AT] // out.itemsize
+    panel_at, sums_at, pitch = own + words[PANEL_AT], own + words[SUMS_AT], words[PANEL_ITEMS]
+    panel, sums = array_at(panel_at, LENGTH, dtype), array_at(sums_at, LENGTH, dtype)
+    masks = array_at(own + words[MASKS_AT], LENGTH, np.uint32)
+    spans = array_at(own + words[SPANS_AT], (LENGTH, 3), np.int64)
+    edges = array_at(own + words[EDGES_AT], (LENGTH, 1 + MAX_EDGES), np.int64)
+    code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
+    low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
+    bounded = low > -np.inf or high < np.inf
+    lanes = VECTOR_BYTES // out.itemsize
+    size = len(width) * lanes
+    plane = task.rows * task.columns
+    prefetches = task.images * task.groups * task.outputs * plane * out.itemsize > PREFETCH_BYTES
+    # Of `finish_rows`: the stride is of no account for a panel that is gathered, of which there is
+    # one, and none of its columns is skipped.
+    stride, panels, skipped = 0, 1, 0
+    first_output = part * task.outputs // task.parts
+    last_output = (part + 1) * task.outputs // task.parts
+    first_bias = group * task.outputs + first_output
+    first_plane = (image * task.groups * task.outputs + first_bias) * plane
+    bias_at = words[BIAS] + first_bias * out.itemsize
+    first_block = ranges[group * task.parts + part]
+    last_block = ranges[group * task.parts + part + 1] - 1
+    for position in range(begin, end, size):
+        count = min(size, end - position)
+        source = base + position
+        # Whether whole vectors may be loaded: all lie in memory, and few lanes see nothing.
+        is_readable = source + words[MIN_SOURCE] >= 0
+        is_readable &= source + words[MAX_SOURCE] + size <= readable_items
+        is_whole = is_readable and find_edges(task, position, size, edges)
+        if not is_whole:
+            mask_panel(task, position, len(width), lanes, masks)
+        # Whether the panel's pixels follow each other in the result, and so are finished in
+        # registers.
+        is_contiguous = task.pitch == task.columns
+        target = first_plane + position
+        for block in range(first_block, last_block + 1):
+            one = blocks[block]
+            begin_k, end_k = one[FIRST_SOURCE], one[LAST_SOURCE]
+            if is_whole:
+                gather_whole(
+                    width, panel, pitch, seen, source, sources, kernel_entries, begin_k, end_k,
+                    edges,
                 )  # fmt: skip
-            if is_contiguous and code <= RELU:
+            else:
+                gather_panel(
+                    width, panel, pitch, seen, source, sources, kernel_entries, begin_k, end_k,
+                    masks,
+                )  # fmt: skip
+            later = block != first_block
+            if block < last_block or not is_contiguous:
+                sum_rows(
+                    BY_OFFSETS, width, VECTOR_BYTES, halved, dtype, words[VISITS], one[FIRST_VISIT],
+                    one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at,
+                    sums_at, later, False,
+                )  # fmt: skip
                 continue
-            pieces = cut_rows(task, position, count, spans)
-            for row in range(last_output - first_output):
-                for n in range(pieces):
-                    to, length = first_plane + row * plane + spans[n, 1], spans[n, 2]
-                    if not is_contiguous:
-                        if prefetches and row + 1 < last_output - first_output:
-                            prefetch_items_to_write(out, to + plane, length)
-                        finish_span(
-                            out, to, sums, row * size + spans[n, 0], length, bias[first_bias + row],
-                            residual, words[RESIDUAL], dtype(low), dtype(high),
-                        )  # fmt: skip
-                    if code > RELU:
-                        activate_span(out, to, to + length, code, lower, upper)
+            residual_at = words[RESIDUAL]
+            if residual_at:
+                residual_at += target * out.itemsize
+            finish_rows(
+                BY_OFFSETS, width, VECTOR_BYTES, halved, (), dtype, words[VISITS], one[FIRST_VISIT],
+                one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at, stride,
+                panels, count, skipped, sums_at, later, False, words[OUT] + target * out.itemsize,
+                plane, bias_at, residual_at, plane, bounded, dtype(low), dtype(high), False,
+                prefetches,
+            )  # fmt: skip
+        if is_contiguous and code <= RELU:
+            continue
+        pieces = cut_rows(task, position, count, spans)
+        for row in range(last_output - first_output):
+            for n in range(pieces):
+                to, length = first_plane + row * plane + spans[n, 1], spans[n, 2]
+                if not is_contiguous:
+                    if prefetches and row + 1 < last_output - first_output:
+                        prefetch_items_to_write(out, to + plane, length)
+                    finish_span(
+                        out, to, sums, row * size + spans[n, 0], length, bias[first_bias + row],
+                        residual, words[RESIDUAL], dtype(low), dtype(high),
+                    )  # fmt: skip
+                if code > RELU:
+                    activate_span(out, to, to + length, code, lower, upper)
 
 
-# By vectors of a panel, and type.
-JOBS = {
-    (width, dtype.name): Job(convolve_tasks, (0,) * width, dtype.type)
-    for width in WIDTHS
+JOBS = {dtype.name: Job(convolve_tasks, dtype.type) for dtype in VALUE_TYPES}
+# By vectors of a panel, whether the last one is half of one, and type.
+PANEL_KERNELS = {
+    (width, halved, dtype.name): Job(
+        convolve_panels, (0,) * width, (0,) * halved, dtype.type, numbers=6
+    )
+    for width in range(1, max(WIDTHS) + 1)
+    for halved in (False, True)
     for dtype in VALUE_TYPES
 }

@@ -231,6 +231,7 @@ def gather_panel(
     typingctx: Any,
     width: Any,
     panel: Any,
+    pitch: Any,
     images: Any,
     base: Any,
     sources: Any,
@@ -241,27 +242,30 @@ def gather_panel(
 ) -> Emission:
     """Copy what positions see of images to the rows of a panel, for some entries of kernels.
 
-    Row k - first of the panel, for k = first .. last - 1, are len(width) vectors: what lies at
-    images[base + sources[k]] and on, with zeros in the lanes that bit masks[kernel_entries[k], v]
-    of vector v has no 1 for. These are not read, wherever they are.
+    Row k - first of the panel, for k = first .. last - 1, begins at panel[(k - first) pitch], on a
+    vector, and has len(width) of them: what lies at images[base + sources[k]] and on, with zeros in
+    the lanes that bit masks[kernel_entries[k], v] of vector v has no 1 for. These are not read,
+    wherever they are.
 
     All vectors are stored whole and aligned: a store that crosses a cache line takes as long as
     several that do not.
     """
     vectors = len(width)
     word = types.intp
-    signature = types.void(width, panel, images, word, sources, kernel_entries, word, word, masks)
+    signature = types.void(
+        width, panel, word, images, word, sources, kernel_entries, word, word, masks
+    )
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emitter = VectorEmitter(context, builder, sig.args[1].dtype)
         panel, images, sources, entries, masks = (
-            emitter.data(sig.args[n], args[n]) for n in (1, 2, 4, 5, 8)
+            emitter.data(sig.args[n], args[n]) for n in (1, 3, 5, 6, 9)
         )
-        base, first, last = args[3], args[6], args[7]
+        base, first, last = args[4], args[7], args[8]
         with cgutils.for_range_slice(builder, first, last, WORD(1), WORD) as (k, _):
             source = builder.add(base, builder.load(builder.gep(sources, [k])))
             entry = builder.zext(builder.load(builder.gep(entries, [k])), WORD)
-            row = builder.mul(builder.sub(k, first), WORD(vectors * emitter.lanes))
+            row = builder.mul(builder.sub(k, first), args[2])
             for vector in range(vectors):
                 shift = WORD(vector * emitter.lanes)
                 place = builder.add(builder.mul(entry, WORD(vectors)), WORD(vector))

@@ -20,6 +20,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
+from portable_spdnn_cpu.spmm.stream.product import ends_by_half
 
 
 class StreamConv:
@@ -51,7 +52,7 @@ class StreamConv:
         self.layout = layout = image_layout(matrices, geometry)
         size = conv_size(matrices, geometry, layout, images)
         self.task = task = make_task(size, cut)
-        self.items = size.copied_items(cut)
+        self.items, self.positions = size.copied_items(cut), size.positions
         plane, first = geometry.height * geometry.width, 0
         if layout.copied:
             plane, first = task.phase_stride * len(layout.phases), layout.first
@@ -61,7 +62,7 @@ class StreamConv:
         sources = (channel[:, None] + place.ravel()).astype(np.int64)
         packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
         words = self._make_words(packed, epilogue)
-        self._job = ImageJob(kernel.JOBS[cut.vectors, self.dtype.name], words, self.dtype)
+        self._job = ImageJob(kernel.JOBS[self.dtype.name], words, self.dtype)
         self._memory = self.workers.threads * int(words[kernel.WORKSPACE_BYTES])
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
@@ -111,7 +112,19 @@ class StreamConv:
         ends = np.cumsum([-(-count // CACHE_LINE) * CACHE_LINE for count in items])
         words[kernel.PANEL_AT : kernel.EDGES_AT + 1] = ends[:-1]
         words[kernel.WORKSPACE_BYTES] = ends[-1]
+        words[kernel.PANEL_ITEMS] = size
+        whole, rest = divmod(self.positions, size)
+        if whole:
+            words[kernel.PANEL_KERNEL] = self._address_of_kernel(size)
+        if rest:
+            words[kernel.REST_KERNEL] = self._address_of_kernel(rest)
         return words
+
+    def _address_of_kernel(self, positions: int) -> int:
+        """Return the address of the kernel for panels of so many positions."""
+        itemsize = self.dtype.itemsize
+        which = -(-positions * itemsize // VECTOR_BYTES), ends_by_half(positions, itemsize)
+        return kernel.PANEL_KERNELS[*which, self.dtype.name].address
 
 
 def conv_size(

@@ -86,11 +86,20 @@ class ConvSize:
     nonzeros: int
     itemsize: int
 
+    @property
+    def positions(self) -> int:
+        """Positions of an image: of a result's pixels, and between its rows."""
+        rows, columns = self.geometry.output_size
+        return (rows - 1) * self.layout.pitch + columns
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of an image's positions."""
+        return -(-self.positions * self.itemsize // VECTOR_BYTES)
+
     def panels(self, cut: Cut) -> int:
         """Return the panels of an image."""
-        rows, columns = self.geometry.output_size
-        positions = (rows - 1) * self.layout.pitch + columns
-        return -(-positions // (cut.vectors * VECTOR_BYTES // self.itemsize))
+        return -(-self.vectors // cut.vectors)
 
     def band_rows(self, cut: Cut) -> int:
         """Return the rows of phases that a band sees at most."""
@@ -121,13 +130,12 @@ class ConvSize:
         outputs = -(-geometry.group_outputs // cut.parts)
         blocks = max(1, -(-seen // cut.block))
         entries = self.nonzeros / geometry.groups / cut.parts
-        panel = (
-            seen * GATHER * cut.vectors
-            + entries * (MULTIPLY_ADD * cut.vectors + ENTRY)
-            + outputs * (blocks * (SUMS + SUM * cut.vectors) + FINISH + SUM * cut.vectors)
-        )
+        panel = entries * ENTRY + outputs * (blocks * SUMS + FINISH)
+        vector = seen * GATHER + entries * MULTIPLY_ADD + outputs * (blocks + 1) * SUM
         copied = COPY * self.copied_items(cut) / lanes
-        task = -(-self.panels(cut) // cut.bands) * panel + copied
+        panels = -(-self.panels(cut) // cut.bands)
+        vectors = min(panels * cut.vectors, self.vectors)
+        task = panels * panel + vectors * vector + copied
         tasks = self.images * geometry.groups * cut.bands * cut.parts
         return -(-tasks // cut.threads) * task + (WAKING if cut.threads > 1 else 0)
 
@@ -137,7 +145,7 @@ def cuts(size: ConvSize, threads: int) -> list[Cut]:
     found = set()
     second_level = L2_SHARE * cache_bytes(2)
     tasks = size.images * size.geometry.groups
-    for vectors in WIDTHS:
+    for vectors in {min(width, size.vectors) for width in WIDTHS}:
         sums = size.geometry.group_outputs * vectors * VECTOR_BYTES
         fewest = max(1, int(sums / second_level))  # parts
         for share in L1_SHARES:

@@ -18,6 +18,7 @@ from portable_spdnn_cpu.conv.stream import StreamConv, conv_size
 from portable_spdnn_cpu.conv.tuning import Cut, cuts
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.stream import product as stream_product
 from portable_spdnn_cpu.spmm.stream.entries import PADDING
 from portable_spdnn_cpu.spmm.stream.packing import PAIR
 
@@ -56,7 +57,10 @@ def test_every_cut_gives_the_convolution(case) -> None:
     expected = oracle.conv2d(x, weights, stride, padding, dilation, groups)
     geometry = conv_geometry("conv2d", x_shape[1:], w_shape, stride, padding, dilation, groups)
     choices = some_cuts(weights, geometry, x_shape[0])
-    assert {cut.vectors for cut in choices} == set(WIDTHS)
+    pitch = packing.image_layout(weights.reshape(geometry.matrix_shape), geometry).pitch
+    rows, columns = geometry.output_size
+    most = -(-((rows - 1) * pitch + columns) * x.itemsize // VECTOR_BYTES)
+    assert {cut.vectors for cut in choices} == {min(width, most) for width in WIDTHS}
     assert {cut.threads for cut in choices} == {1, 2}
     for cut in [*choices, Cut(2, 5, 1, 3, 2)]:
         convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), x_shape[0], cut)
@@ -66,8 +70,12 @@ def test_every_cut_gives_the_convolution(case) -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("size", [(16, 28), (17, 79)])  # whole panels, and all but one position
-def test_every_cut_finishes_sums(size: tuple[int, int], dtype: type, activation: str) -> None:
+# Whole panels, all but one position, and a vector with one.
+@pytest.mark.parametrize("size", [(16, 28), (17, 79), (7, 23)])
+def test_every_cut_finishes_sums(
+    size: tuple[int, int], dtype: type, activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_product, "computes_by_halves", lambda: True)
     rng = np.random.default_rng(3)
     x, residual = (rng.uniform(-1, 1, (2, count, *size)).astype(dtype) for count in (3, 5))
     weights, bias = pruned((5, 3, 3, 3), 0.4).astype(dtype), rng.uniform(-1, 1, 5).astype(dtype)
@@ -97,6 +105,8 @@ def test_every_cut_finishes_sums(size: tuple[int, int], dtype: type, activation:
         ((16, 32), (1, 2), 1, ((0, 0), (0, 1))),
         ((7, 32), (1, 2), 1, ((0, 0), (0, 1))),
         ((30, 32), (1, 3), 1, ((0, 0), (0, 2))),
+        # Of the last panel only the first vectors are there.
+        ((11, 29), (3, 3), 1, ((0, 0), (1, 1))),
     ],
 )
 def test_nothing_is_read_beside_images(

@@ -42,9 +42,11 @@ def main() -> None:
         np.testing.assert_allclose(found, expected, atol=1e-5)
     words = types.intp, types.CPointer(types.int64)
     named: set[str] = set()
-    for job in (stream.JOBS[4, "float32"], depthwise.job_of(4, 3, (1, 1), 1, np.dtype(np.float32))):
+    single = depthwise.job_of(4, 3, (1, 1), 1, np.dtype(np.float32))
+    for job in (stream.PANEL_KERNELS[4, False, "float32"], single):
+        numbers = [types.intp] * job._numbers
         compiled = numba.njit(nogil=True)(job._compiled.py_func)
-        compiled.compile(types.void(*words, *map(types.Omitted, job._constants)))
+        compiled.compile(types.void(*words, *numbers, *map(types.Omitted, job._constants)))
         text = "".join(compiled.inspect_asm().values())
         named |= set(re.findall(r"vfmadd\w+ps.*%([yz]mm)", text))
     print(*sorted(named))

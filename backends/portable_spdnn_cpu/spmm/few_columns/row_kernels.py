@@ -23,6 +23,10 @@ from portable_spdnn_cpu.spmm.few_columns.operands import Operands
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, UNIT, RowsSpec
 
 
+# Entries of a row in a block from which on they are added to twice as many sums.
+LONG_ROW = 48
+
+
 class RowsProduct(Operands):
     """Emits the product row by row."""
 
@@ -40,6 +44,7 @@ class RowsProduct(Operands):
         copy_to_rows(self, spec, scratch, blocks, block_rows)
         self.row_kind = self.vector(spec.width)
         self.sums = [self.slot(self.row_kind) for _ in range(spec.chains)]
+        self.further_sums = [self.slot(self.row_kind) for _ in range(spec.further_chains)]
         # LLVM keeps `total` in a register; `finished` has an address.
         self.total, self.finished = self.slot(self.row_kind), self.slot(self.row_kind)
         self.entry = self.slot(WORD)
@@ -78,13 +83,24 @@ class RowsProduct(Operands):
         with builder.if_then(self.flags["continues"]):
             builder.store(self.load(self.row_kind, partial), self.sums[0])
         first = builder.load(self.entry)
-        together = 2 * ENTRIES
-        whole = self.add(first, builder.and_(count, self.number(-together)))
+        whole = self.add(first, builder.and_(count, self.number(-2 * ENTRIES)))
         end = self.add(first, count)
-        with loop(builder, first, whole, self.number(together), unrolls=False) as entry:
-            self._add_entries(entry, 2)
+        if self.further_sums:
+            is_long = builder.icmp_unsigned(">=", count, self.number(LONG_ROW))
+            with builder.if_else(is_long) as (long, short):
+                with long:
+                    for slot in self.further_sums:
+                        builder.store(zero, slot)
+                    self._add_groups(first, whole, self.sums + self.further_sums)
+                    for slot, further in zip(self.sums, self.further_sums, strict=True):
+                        both = self.plus(builder.load(slot), builder.load(further))
+                        builder.store(both, slot)
+                with short:
+                    self._add_groups(first, whole, self.sums)
+        else:
+            self._add_groups(first, whole, self.sums)
         with builder.if_then(builder.icmp_unsigned("<", whole, end)):
-            self._add_entries(whole, 1)
+            self._add_entries(whole, 1, self.sums)
         builder.store(end, self.entry)
         total = self.sum_of(self.sums)
         with builder.if_else(self.flags["ends"]) as (finish, keep):
@@ -93,8 +109,14 @@ class RowsProduct(Operands):
             with keep:
                 self.store(total, partial)
 
-    def _add_entries(self, entry: Value, groups: int) -> None:
-        """Add so many groups of ENTRIES entries, from one on."""
+    def _add_groups(self, first: Value, end: Value, sums: list[Value]) -> None:
+        """Add entries first .. end - 1, whole pairs of groups, to some sums by turns."""
+        together = self.number(2 * ENTRIES)
+        with loop(self.builder, first, end, together, unrolls=False) as entry:
+            self._add_entries(entry, 2, sums)
+
+    def _add_entries(self, entry: Value, groups: int, sums: list[Value]) -> None:
+        """Add so many groups of ENTRIES entries, from one on, to some sums by turns."""
         spec, builder = self.spec, self.builder
         # Lines of places are asked for four times: without them rows from memory take 1.4 times as
         # long.
@@ -108,7 +130,7 @@ class RowsProduct(Operands):
                 features = self.load(
                     self.row_kind, self.add(self.source, self.times(units[place], UNIT))
                 )
-                slot = self.sums[place % spec.chains]
+                slot = sums[(number * ENTRIES + place) % len(sums)]
                 total = self.multiply_add(features, factors[place], builder.load(slot))
                 builder.store(total, slot)
 

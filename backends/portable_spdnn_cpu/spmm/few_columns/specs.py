@@ -172,3 +172,11 @@ class RowsSpec(Spec):
         """Sums of a row, to which entries are added by turns: to hide the latency."""
         vectors = max(1, self.row_bytes // self.vector_bytes)
         return max(1, min(ENTRIES, self.registers // 2 // vectors))
+
+    @property
+    def further_chains(self) -> int:
+        """Sums besides, of a long row: a sum takes an entry every four cycles, a core one in each.
+
+        None where a row has more than 32 bytes: loads of these take as long.
+        """
+        return self.chains if self.row_bytes <= min(32, self.vector_bytes) else 0

@@ -15,7 +15,7 @@ from portable_spdnn_cpu.spmm.few_columns import lanes, product, sliced
 from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes
 from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout
-from portable_spdnn_cpu.spmm.few_columns.specs import SECOND_LEVEL, LanesSpec, RowsSpec, SlicedSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
 
 ONE_THREAD = ThreadPool(1)
 # What this processor runs: code for shorter vectors too.
@@ -31,25 +31,31 @@ def product_of(
     window_bytes: int | None = None,
     place_bytes: int | None = None,
     threads: int = 1,
-    memory_level: int = SECOND_LEVEL,
+    prefetches: bool = False,
+    wide: bool | None = None,
 ) -> product.FewColumnsProduct:
     """Return the product in a form: "lanes", "sliced" or "rows", whichever would be faster.
 
-    In lanes only where vectors are permuted, else sliced.
+    In lanes only where vectors are permuted, else sliced; windows of a single column are wide unless
+    something else is said.
     """
     size = A.dtype.itemsize
     layout: LanesLayout | SlicedLayout | RowsSpec = RowsSpec(
-        columns, size, vector_bytes, memory_level=memory_level
+        columns, size, vector_bytes, prefetches=prefetches
     )
     permutes = LanesSpec(columns, size, vector_bytes).registers_of_window > 0
     if form == "sliced" or (form == "lanes" and not permutes):
         numbered = place_bytes or sliced.place_bytes(A.shape[1])
-        spec_of_slices = SlicedSpec(
-            columns, size, vector_bytes, numbered, memory_level=memory_level
-        )
+        spec_of_slices = SlicedSpec(columns, size, vector_bytes, numbered, prefetches=prefetches)
         layout = sliced.lay_out_slices(A, spec_of_slices)
     elif form == "lanes":
-        spec = LanesSpec(columns, size, vector_bytes, memory_level=memory_level)
+        spec = LanesSpec(
+            columns,
+            size,
+            vector_bytes,
+            prefetches=prefetches,
+            wide=columns == 1 if wide is None else wide,
+        )
         numbered = window_bytes or lanes.window_bytes(A.shape[1], spec)
         layout = lay_out_lanes(A, replace(spec, window_bytes=numbered))
     prepared = (epilogue or Epilogue()).prepared("spmm", A.shape[0], A.dtype)

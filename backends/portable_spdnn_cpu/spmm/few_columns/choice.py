@@ -13,10 +13,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, cpu_name
 from portable_spdnn_cpu.spmm.few_columns.costs import (
     COSTS,
     FAR_READ,
+    LAST_LEVEL,
+    MEMORY,
+    SECOND_LEVEL,
     far_factor,
     loaded_seconds,
     memory_level_of,
@@ -29,8 +32,15 @@ from portable_spdnn_cpu.spmm.few_columns.specs import (
     LanesSpec,
     RowsSpec,
     SlicedSpec,
+    Spec,
 )
 
+# Up to so many columns windows have four vectors, by the level of memory that keeps A: fewer steps
+# read fewer bytes, but permutes take longer. On a Zen 5 a product of one column takes 0.74 to 0.94
+# of the time so in float32, 0.66 to 1.0 in float64; two take up to 1.13 times as long from the
+# second-level cache, and 0.83 to 1.0 of the time from the last; two to four take 0.65 to 0.95 from
+# memory. On a Zen 4 two and three take 1.0 to 1.4 times as long from the last cache too.
+MOST_WIDE = {SECOND_LEVEL: 1, LAST_LEVEL: 1 if cpu_name() == "znver4" else 3, MEMORY: 4}
 # Slots without an entry, for each row of A and window, by the bytes of a value: from the ratios
 # that `slice_kernels` has for windows of two vectors of 64 bytes.
 IDLE_SLOTS = {4: 2.2, 8: 1.6}
@@ -57,19 +67,23 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
         What takes so many times as long as another form, by the model, may still be the faster one.
     """
     sizes = columns, A.dtype.itemsize, VECTOR_BYTES
-    rows = RowsSpec(*sizes, memory_level=memory_level_of(A.nnz * (A.dtype.itemsize + ROW_PLACE)))
+    level = memory_level_of(A.nnz * (A.dtype.itemsize + ROW_PLACE))
+    rows = RowsSpec(*sizes, prefetches=prefetches(RowsSpec, columns, level))
     found = [Form(rows, rows_seconds(A, rows))]
     if columns <= MAX_SLICED_COLUMNS:
         place = place_bytes(A.shape[1])
         level = memory_level_of(A.nnz * (A.dtype.itemsize + place))
-        sliced = lay_out_slices(A, SlicedSpec(*sizes, place, memory_level=level))
+        ahead = prefetches(SlicedSpec, columns, level)
+        sliced = lay_out_slices(A, SlicedSpec(*sizes, place, prefetches=ahead))
         found.append(Form(sliced, _sliced_seconds(A, sliced)))
-    lanes = LanesSpec(*sizes)
+    lanes = LanesSpec(*sizes, wide=is_wide(columns, SECOND_LEVEL))
     if columns <= MAX_LANES_COLUMNS and lanes.registers_of_window:
         # With the window of small A: how wide it is depends on the level, too.
         idle = IDLE_SLOTS[A.dtype.itemsize] * A.shape[0] * A.shape[1] / lanes.window
         slots = A.nnz + idle
-        lanes = replace(lanes, memory_level=memory_level_of(slots * (A.dtype.itemsize + 1)))
+        level = memory_level_of(slots * (A.dtype.itemsize + 1))
+        ahead, wide = prefetches(LanesSpec, columns, level), is_wide(columns, level)
+        lanes = replace(lanes, prefetches=ahead, wide=wide)
         spec = replace(lanes, window_bytes=window_bytes(A.shape[1], lanes))
         most = doubtful * min(form.seconds for form in found)
         # As if no lane were ever idle, before the steps are counted.
@@ -79,6 +93,25 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
     found.sort(key=lambda form: form.seconds)
     most = doubtful * found[0].seconds  # 0 where A has no rows
     return [found[0], *(form for form in found[1:] if form.seconds < most)]
+
+
+def is_wide(columns: int, level: int) -> bool:
+    """Whether windows have four vectors of 64 bytes, for A that this level of memory keeps."""
+    return columns <= MOST_WIDE[level]
+
+
+def prefetches(form: type[Spec], columns: int, level: int) -> bool:
+    """Whether entries are prefetched, of A that this level of memory keeps.
+
+    They are where others of a network may evict them, and in lanes of two columns and more, which
+    takes 0.97 to 1.04 of the time on a Zen 5 where the second-level cache keeps A, with AVX2 up to
+    1.07. A Zen 4 loads ahead by itself: with prefetches lanes took 1.0 to 1.4 times as long,
+    whatever keeps A, the sliced form 1.0 to 1.2, and row by row 1.0 to 1.3 from the last cache, but
+    0.7 to 0.9 from memory.
+    """
+    if cpu_name() == "znver4":
+        return form is RowsSpec and level == MEMORY
+    return level != SECOND_LEVEL or (form is LanesSpec and columns > 1)
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:

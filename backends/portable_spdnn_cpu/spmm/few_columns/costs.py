@@ -16,12 +16,12 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.costs import COSTS as OTHER_COSTS
 from portable_spdnn_cpu.spmm.costs import LAST_CACHE, beyond
-from portable_spdnn_cpu.spmm.few_columns.specs import LAST_LEVEL, MEMORY, SECOND_LEVEL
 
 L2 = cache_bytes(2)
 # Of the second-level cache, what C or B may take before part of it is beyond: an assumption, with
 # which the constants of the Intel core are fitted.
 NEAR_SHARE = 0.5
+SECOND_LEVEL, LAST_LEVEL, MEMORY = range(3)  # caches, and what is beyond them
 # Of A so many times as large as the second-level cache some bytes come from beyond it, and all.
 FAR_FROM, ALL_FAR = 0.7, 1.1
 # The same of the last cache and memory, and what a byte from memory takes besides: on a Zen 5, for
@@ -110,7 +110,7 @@ FAR_READ, FAR_WRITE = (
 
 
 def memory_level_of(size: float) -> int:
-    """Return the `Spec.memory_level` of so many bytes of A."""
+    """Return the nearest memory that keeps so many bytes of A between products."""
     if size > MEMORY_FROM * LAST_CACHE:
         return MEMORY
     return LAST_LEVEL if size > FAR_FROM * L2 else SECOND_LEVEL

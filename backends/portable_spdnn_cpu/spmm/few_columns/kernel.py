@@ -72,21 +72,26 @@ def multiply_part(
     vector_bytes: int,
     window_bytes: int,
     place_bytes: int,
-    memory_level: int,
+    prefetches: int,
+    wide: int,
     dtype: Any,
 ) -> None:
     """Compute a worker's part of out = epilogue(A B)."""
-    product(worker, words, columns, vector_bytes, window_bytes, place_bytes, memory_level, dtype)
+    product(
+        worker, words, columns, vector_bytes, window_bytes, place_bytes, prefetches, wide, dtype
+    )
 
 
 @functools.cache
 def job_of(spec: Spec) -> Job:
     """Return the job of products in a form."""
-    window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
+    window_bytes, wide = 0, 0
+    if isinstance(spec, LanesSpec):
+        window_bytes, wide = spec.window_bytes, int(spec.wide)
     place_bytes = spec.place_bytes if isinstance(spec, SlicedSpec) else 0
     dtype = np.float32 if spec.itemsize == 4 else np.float64
-    sizes = spec.columns, spec.vector_bytes, window_bytes, place_bytes, spec.memory_level
-    return Job(multiply_part, *sizes, dtype)
+    numbers = window_bytes, place_bytes, int(spec.prefetches), wide
+    return Job(multiply_part, spec.columns, spec.vector_bytes, *numbers, dtype)
 
 
 @intrinsic
@@ -98,14 +103,15 @@ def product(
     vector_bytes: Any,
     window_bytes: Any,
     place_bytes: Any,
-    memory_level: Any,
+    prefetches: Any,
+    wide: Any,
     dtype: Any,
 ) -> Any:
     """Call the generated function of a form for a worker; see `spec_of`.
 
     The numbers after the words are the spec's, and constants: Numba asks with others first.
     """
-    numbers = columns, vector_bytes, window_bytes, place_bytes, memory_level
+    numbers = columns, vector_bytes, window_bytes, place_bytes, prefetches, wide
     if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return None
     sizes = [number.literal_value for number in numbers]
@@ -127,12 +133,13 @@ def product(
 
 def spec_of(sizes: list[int], itemsize: int) -> Spec:
     """Return the spec of these numbers: in lanes or sliced where it has bytes of these, or rows."""
-    columns, vector_bytes, window_bytes, place_bytes, memory_level = sizes
+    columns, vector_bytes, window_bytes, place_bytes, prefetches, wide = sizes
+    common, further = (columns, itemsize, vector_bytes), {"prefetches": prefetches > 0}
     if window_bytes:
-        return LanesSpec(columns, itemsize, vector_bytes, window_bytes, memory_level=memory_level)
+        return LanesSpec(*common, window_bytes, wide=wide > 0, **further)
     if place_bytes:
-        return SlicedSpec(columns, itemsize, vector_bytes, place_bytes, memory_level=memory_level)
-    return RowsSpec(columns, itemsize, vector_bytes, memory_level=memory_level)
+        return SlicedSpec(*common, place_bytes, **further)
+    return RowsSpec(*common, **further)
 
 
 @kernel_part

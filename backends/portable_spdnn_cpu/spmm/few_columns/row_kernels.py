@@ -22,7 +22,6 @@ from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_rows
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, UNIT, RowsSpec
 
-
 # Entries of a row in a block from which on they are added to twice as many sums.
 LONG_ROW = 48
 

@@ -18,11 +18,6 @@ STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a la
 UNIT = 8  # bytes in which row by row the places of B's rows are given
 ENTRIES = GROUP  # of rows: their columns are one word of 64 bits, and rows have whole words
 PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
-SECOND_LEVEL, LAST_LEVEL, MEMORY = range(3)  # caches, and what is beyond them
-# Up to so many columns windows have four vectors, by the level of memory that keeps A. On a Zen 5
-# two columns take up to 1.13 times as long so from the second-level cache, and 0.83 to 1.0 of the
-# time from the last; from memory two to four take 0.65 to 0.95.
-MOST_WIDE = {SECOND_LEVEL: 1, LAST_LEVEL: 3, MEMORY: 4}
 
 
 @dataclass(frozen=True)
@@ -37,15 +32,14 @@ class Spec:
         Bytes of a value: 4 or 8.
     vector_bytes : int
         64 with AVX-512, 32 with AVX2, 16 with what all have.
-    memory_level : int
-        The nearest memory that keeps A between products, by its size: SECOND_LEVEL, LAST_LEVEL or
-        MEMORY.
+    prefetches : bool
+        Whether entries of A are prefetched.
     """
 
     columns: int
     itemsize: int
     vector_bytes: int
-    memory_level: int = field(default=SECOND_LEVEL, kw_only=True)
+    prefetches: bool = field(default=False, kw_only=True)
 
     @property
     def registers(self) -> int:
@@ -57,11 +51,6 @@ class Spec:
         """Items of a vector; in lanes and sliced, the rows that are computed together."""
         return self.vector_bytes // self.itemsize
 
-    @property
-    def prefetches(self) -> bool:
-        """Whether entries of A are prefetched: where others of a network may evict them."""
-        return self.memory_level != SECOND_LEVEL
-
 
 @dataclass(frozen=True)
 class LanesSpec(Spec):
@@ -71,18 +60,12 @@ class LanesSpec(Spec):
     ----------
     window_bytes : int
         Of the number of a window: 2 where that fits, else 4.
+    wide : bool
+        Whether windows have four vectors of 64 bytes, and not two.
     """
 
     window_bytes: int = 2
-
-    @property
-    def prefetches(self) -> bool:
-        """Whether entries of A are prefetched.
-
-        With two columns and more also from the second-level cache, which takes 0.97 to 1.04 of the
-        time on a Zen 5, with AVX2 up to 1.07; with one, loads are the bound.
-        """
-        return self.columns > 1 or super().prefetches
+    wide: bool = field(default=False, kw_only=True)
 
     @property
     def registers_of_window(self) -> int:
@@ -90,12 +73,10 @@ class LanesSpec(Spec):
 
         A permute of AVX-512 looks up two. With four there are two permutes and a blend for each
         column, and a tenth to a fifth fewer steps, of float64 a sixth to a third (70 to 95 %
-        zeros): on a Zen 5 a product of one column takes 0.74 to 0.94 of the time in float32, 0.66
-        to 1.0 in float64. With more columns the permutes bind, but for A from farther away, of
-        which fewer steps read fewer bytes: see MOST_WIDE.
+        zeros).
         """
         if self.vector_bytes == 64:
-            return 4 if self.columns <= MOST_WIDE[self.memory_level] else 2
+            return 4 if self.wide else 2
         return 1 if self.vector_bytes == 32 and self.itemsize == PERMUTED_ITEMSIZE else 0
 
     @property

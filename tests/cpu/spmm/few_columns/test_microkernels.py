@@ -11,9 +11,6 @@ from llvmlite import binding, ir
 from portable_spdnn_cpu.jit import grouped_loads
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.specs import (
-    LAST_LEVEL,
-    MEMORY,
-    SECOND_LEVEL,
     LanesSpec,
     RowsSpec,
     SlicedSpec,
@@ -61,7 +58,7 @@ def test_avx512_permutes_windows_of_two_vectors(cpu):
 @WITH_AVX512
 @pytest.mark.parametrize(("itemsize", "suffix"), [(4, "ps"), (8, "pd")])
 def test_avx512_looks_up_one_column_in_windows_of_four_vectors(cpu, itemsize, suffix):
-    text = assembled(LanesSpec(1, itemsize, 64), cpu)
+    text = assembled(LanesSpec(1, itemsize, 64, wide=True), cpu)
     # Two permutes and a blend for each of the four steps of a chunk.
     assert len(re.findall(rf"vperm[it]2{suffix}\s.*zmm", text)) == 8
     assert len(re.findall(r"vptestn?m[dq]\s.*zmm", text)) == 4
@@ -70,13 +67,13 @@ def test_avx512_looks_up_one_column_in_windows_of_four_vectors(cpu, itemsize, su
 
 
 @WITH_AVX512
-@pytest.mark.parametrize(("level", "most"), [(SECOND_LEVEL, 1), (LAST_LEVEL, 3), (MEMORY, 4)])
-def test_windows_have_four_vectors_up_to_so_many_columns(cpu, level, most):
-    for columns in (2, 3, 4, 5):
-        text = assembled(LanesSpec(columns, 4, 64, memory_level=level), cpu)
-        blends = len(re.findall(r"vptestn?m[dq]\s.*zmm", text))
-        assert blends == (4 if columns <= most else 0)  # one for each step of a chunk
-        # Windows and sums stay in registers.
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5])
+def test_windows_of_four_vectors_stay_in_registers(cpu, wide, columns):
+    text = assembled(LanesSpec(columns, 4, 64, wide=wide), cpu)
+    blends = len(re.findall(r"vptestn?m[dq]\s.*zmm", text))
+    assert blends == (4 if wide else 0)  # one for each step of a chunk
+    if columns <= 4:  # as are chosen
         assert not re.search(r"v(perm[it]2|fmadd\w+)p[sd]\s+\d*\(%rsp\)", text)
 
 
@@ -84,20 +81,19 @@ def test_windows_have_four_vectors_up_to_so_many_columns(cpu, level, most):
     ("spec", "lines"),
     [  # of cache, for values and for places
         (LanesSpec(1, 4, 64), 0),
-        (LanesSpec(1, 4, 64, memory_level=LAST_LEVEL), 4 + 1),
-        (LanesSpec(5, 4, 64), 4 + 1),
-        (LanesSpec(2, 8, 64), 4 + 1),
-        (LanesSpec(2, 4, 32), 2 + 1),
+        (LanesSpec(1, 4, 64, prefetches=True), 4 + 1),
+        (LanesSpec(5, 4, 64, prefetches=True), 4 + 1),
+        (LanesSpec(2, 8, 64, prefetches=True), 4 + 1),
+        (LanesSpec(2, 4, 32, prefetches=True), 2 + 1),
         (SlicedSpec(1, 4, 64), 0),
-        (SlicedSpec(1, 4, 64, memory_level=MEMORY), 2 + 1),
+        (SlicedSpec(1, 4, 64, prefetches=True), 2 + 1),
         (RowsSpec(15, 4, 64), 0),
-        (
-            RowsSpec(15, 4, 64, memory_level=MEMORY),
-            2 * (1 + 1),
-        ),  # in a loop, and at the end of a row
+        (RowsSpec(15, 4, 64, prefetches=True), 2 * (1 + 1)),  # in a loop, and at the end of a row
+        # In two loops, of which one is that of long rows.
+        (RowsSpec(8, 4, 64, prefetches=True), 3 * (1 + 1)),
     ],
 )
-def test_entries_are_prefetched_where_a_cache_may_not_hold_them(spec, lines):
+def test_entries_are_prefetched_where_the_spec_says_so(spec, lines):
     text = assembled(spec, "znver4" if spec.vector_bytes == 64 else "x86-64-v3")
     assert len(re.findall(r"prefetcht0\s", text)) == lines
 

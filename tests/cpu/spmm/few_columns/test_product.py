@@ -25,17 +25,12 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import choice, costs, lanes, product, rows
 from portable_spdnn_cpu.spmm.few_columns.choice import forms
+from portable_spdnn_cpu.spmm.few_columns.costs import LAST_LEVEL, MEMORY, SECOND_LEVEL
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.few_columns.sliced import MAX_PLACES, SlicedLayout, place_bytes
-from portable_spdnn_cpu.spmm.few_columns.specs import (
-    LAST_LEVEL,
-    MEMORY,
-    SECOND_LEVEL,
-    LanesSpec,
-    RowsSpec,
-)
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
 
 FORMS = ["lanes", "sliced", "rows"]
 FORMS_AND_COLUMNS = [
@@ -88,20 +83,21 @@ def test_vectors_of_every_length(form, columns, dtype, length):
 
 
 @pytest.mark.parametrize(
-    ("form", "columns", "memory_level", "dtype"),
+    ("form", "columns", "wide", "dtype"),
     [
-        ("lanes", 1, MEMORY, np.float32), ("lanes", 2, LAST_LEVEL, np.float64),
-        ("lanes", 3, LAST_LEVEL, np.float32), ("lanes", 4, MEMORY, np.float32),
-        ("lanes", 4, MEMORY, np.float64), ("lanes", 5, MEMORY, np.float32),
-        ("sliced", 1, MEMORY, np.float32), ("rows", 6, LAST_LEVEL, np.float64),
+        ("lanes", 1, False, np.float32), ("lanes", 1, True, np.float64),
+        ("lanes", 2, True, np.float64), ("lanes", 3, True, np.float32),
+        ("lanes", 4, True, np.float32), ("lanes", 4, True, np.float64),
+        ("lanes", 5, False, np.float32), ("sliced", 1, False, np.float32),
+        ("rows", 6, False, np.float64),
     ],
 )  # fmt: skip
-def test_code_for_large_matrices_has_the_same_sums(form, columns, memory_level, dtype):
+def test_code_for_large_matrices_has_the_same_sums(form, columns, wide, dtype):
     rng = np.random.default_rng(columns)
     for height, depth in ((37, 200), (90, 1), (5, 700)):
         A = random_rows(rng, height, depth, 0.2, dtype)
         B = rng.standard_normal((depth, columns)).astype(dtype)
-        prepared = product_of(A, columns, form, memory_level=memory_level)
+        prepared = product_of(A, columns, form, prefetches=True, wide=wide)
         assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
 
 
@@ -224,8 +220,12 @@ def test_more_columns_of_a_than_sixteen_bits_count(form, bytes_of_a_number, inde
 
 def test_windows_and_places_are_numbered_in_as_few_bytes_as_fit():
     # Where a window may begin in an aligned one, and entries of B that one holds.
-    for columns, vector_bytes, begins, held in ((1, 64, 4, 63), (2, 64, 2, 31), (1, 32, 8, 7)):
-        spec = lanes.LanesSpec(columns, 4, vector_bytes)
+    for wide, vector_bytes, begins, held in (
+        (True, 64, 4, 63),
+        (False, 64, 2, 31),
+        (False, 32, 8, 7),
+    ):
+        spec = lanes.LanesSpec(1, 4, vector_bytes, wide=wide)
         most = (lanes.MAX_WINDOWS // begins - 1) * held
         assert [lanes.window_bytes(depth, spec) for depth in (1, most - 1, most)] == [2, 2, 4]
     # A row of zeros is numbered too.
@@ -308,22 +308,33 @@ def test_forms_are_those_that_may_be_the_fastest():
         assert forms(sp.csr_array(empty, dtype=np.float32), 2, 2.0)
 
 
-def test_forms_say_which_memory_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_that_keeps_a_decides_what_is_prefetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     A = sp.random_array((400, 600), density=0.2, format="csr", rng=np.random.default_rng(1))
     A = A.astype(np.float32)
+    asked: list[int] = []
 
-    def found(columns: int) -> set[int]:
+    def noted(form: type, columns: int, level: int) -> bool:
+        asked.append(level)
+        return level == LAST_LEVEL
+
+    def found(columns: int) -> set[tuple[int, bool]]:
+        asked.clear()
         layouts = [form.layout for form in forms(A, columns, 1e9)]
-        return {getattr(layout, "spec", layout).memory_level for layout in layouts}
+        ahead = {getattr(layout, "spec", layout).prefetches for layout in layouts}
+        assert len(set(asked)) == len(ahead) == 1
+        return {(asked[0], *ahead)}
 
+    monkeypatch.setattr(choice, "prefetches", noted)
     monkeypatch.setattr(costs, "L2", 1 << 20)
     monkeypatch.setattr(costs, "LAST_CACHE", 1 << 30)
     before = forms(A, 15)[0].seconds
-    assert [found(columns) for columns in (1, 3, 15)] == [{SECOND_LEVEL}] * 3
+    assert [found(columns) for columns in (1, 3, 15)] == [{(SECOND_LEVEL, False)}] * 3
     monkeypatch.setattr(costs, "FAR_FROM", 0.1)
-    assert [found(columns) for columns in (1, 3, 15)] == [{LAST_LEVEL}] * 3
+    assert [found(columns) for columns in (1, 3, 15)] == [{(LAST_LEVEL, True)}] * 3
     monkeypatch.setattr(costs, "LAST_CACHE", A.nnz)
-    assert [found(columns) for columns in (1, 3, 15)] == [{MEMORY}] * 3
+    assert [found(columns) for columns in (1, 3, 15)] == [{(MEMORY, False)}] * 3
     monkeypatch.setattr(costs, "MEMORY_BYTE", 1.0)
     assert forms(A, 15)[0].seconds > 1e6 * before
 
@@ -435,6 +446,18 @@ def test_constants_are_those_of_the_processor(
     monkeypatch.setattr(costs, "is_zen", lambda: zen)
     monkeypatch.setattr(costs, "VECTOR_BYTES", vector_bytes)
     assert costs.few_columns_costs_here() is expected
+
+
+def test_what_is_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = SECOND_LEVEL, LAST_LEVEL, MEMORY
+    kinds = (LanesSpec, 1), (LanesSpec, 2), (SlicedSpec, 1), (RowsSpec, 8)
+    expected = {
+        "znver4": [[False] * 3, [False] * 3, [False] * 3, [False, False, True]],
+        "znver5": [[False, True, True], [True] * 3, [False, True, True], [False, True, True]],
+    }
+    for name, wanted in expected.items():
+        monkeypatch.setattr(choice, "cpu_name", lambda name=name: name)
+        assert [[choice.prefetches(*kind, level) for level in levels] for kind in kinds] == wanted
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -232,18 +232,18 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
     stream=Cycles(
-        l1=1.0, l2=2.1, memory=3.7, copy=3.6, transpose=8.7,
-        write=5.7, write_far=7.0, write_fortran=11.0, row=4.1, entry=1.1,
+        l1=1.0, l2=2.1, memory=3.0, copy=4.2, transpose=7.4,
+        write=2.5, write_far=2.7, write_fortran=7.8, row=2.4, entry=0.33,
     ),
     direct=Cycles(
-        l1=1.3, l2=2.1, memory=3.1, copy=2.8, transpose=6.8,
-        write=2.3, write_far=2.7, write_fortran=9.4, row=3.4, entry=0.25,
+        l1=1.2, l2=2.1, memory=3.0, copy=3.9, transpose=6.4,
+        write=2.5, write_far=3.0, write_fortran=7.6, row=2.7, entry=0.69,
     ),
-    l1_share=1.25, given_entry=0.0, given_row=0.0, unpaired_entry=0.0, unpaired_row=0.0,
-    start=8600.0, wait=3.2, write_rows=3.0, written_piece=0.0, memory_to_l1=5.1, memory_to_l2=5.2,
-    piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, last_share=0.5,
-    far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2,
-    dense_vector=4.7, dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
+    l1_share=1.23, given_entry=0.0, given_row=0.0, unpaired_entry=0.0, unpaired_row=0.0,
+    start=6000.0, wait=1.8, write_rows=2.2, written_piece=0.69, memory_to_l1=5.1, memory_to_l2=5.3,
+    piece=0.03, memory_entry=0.086, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, last_share=0.5,
+    far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.17, dense=1.19,
+    dense_vector=4.7, dense_weight=2.5, memory_weight=13.2, dense_call=1.2e-5, direct_call=2.3e-6,
     packing=ZEN_5_PACKING,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2, of a machine that others use too

@@ -1,10 +1,10 @@
 """Which form suits a matrix and a number of columns, by a model of what each costs.
 
-The constants, in `costs`, are fitted to random products: with vectors of 64 bytes on a Zen 5, where
-two thirds of the products take 0.9 to 1.1 times what the model says, and on an Intel Xeon (0.87 to
-1.17 times; with up to 300,000 rows 0.8 to 1.4), with shorter ones on a Zen 3 (0.86 to 1.16 times;
-sliced 0.8 to 1.25). Other processors differ in all forms, which hardly changes the choice: a handle
-tries those that are near.
+The constants, in `costs`, are fitted to random products: with vectors of 64 bytes on a Zen 5 and a
+Zen 4, where two thirds of the products take 0.9 to 1.1 times what the model says, and on an Intel
+Xeon (0.87 to 1.17 times; with up to 300,000 rows 0.8 to 1.4), with shorter ones on a Zen 3 (0.86 to
+1.16 times; sliced 0.8 to 1.25). Other processors differ in all forms, which hardly changes the
+choice: a handle tries those that are near.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, cpu_name
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.costs import COSTS as OTHER_COSTS
@@ -72,11 +72,18 @@ class FewColumnsCosts:
     copied_byte: float
 
 
-ZEN_5 = FewColumnsCosts(  # which a Zen 4 shares
+ZEN_5 = FewColumnsCosts(
     step={4: (5e-11, 3.7e-10), 2: (1.6e-10, 2.2e-10)}, single_step={4: 5.2e-10, 8: 6.3e-10},
     sliced_step=(3.0e-10, 1.3e-10), slice=(4.3e-9, 9.0e-11),
     entry={4: 1.4e-10, 8: 1.5e-10}, row_byte=1.5e-12, visit=1.4e-9,
     l2_byte_of_b=3.5e-12, far_byte_of_a=1e-11, call=4e-7, copied_row=0.0, copied_byte=1.5e-11,
+)  # fmt: skip
+# Windows of four vectors with two columns and more, and a call, were measured by themselves.
+ZEN_4 = FewColumnsCosts(
+    step={4: (2.2e-10, 8.7e-10), 2: (1.5e-10, 4.9e-10)}, single_step={4: 9.8e-10, 8: 1.1e-9},
+    sliced_step=(4.8e-10, 1.5e-10), slice=(5.0e-9, 1.65e-10),
+    entry={4: 1.48e-10, 8: 1.47e-10}, row_byte=4.0e-12, visit=1.9e-9,
+    l2_byte_of_b=3.9e-12, far_byte_of_a=1.1e-11, call=4.5e-7, copied_row=6.6e-11, copied_byte=2e-11,
 )  # fmt: skip
 INTEL = FewColumnsCosts(  # the Xeon of `spmm.costs`
     step={4: (0.0, 6.9e-10), 2: (3.9e-10, 3.0e-10)}, single_step={4: 9.8e-10, 8: 1.0e-9},
@@ -98,7 +105,9 @@ def few_columns_costs_here() -> FewColumnsCosts:
     """Return the costs of the processor that kernels are compiled for, or of one like it."""
     if VECTOR_BYTES < BLOCK_BYTES:
         return ZEN_3
-    return ZEN_5 if is_zen() else INTEL
+    if not cpu_name().startswith("znver"):
+        return INTEL
+    return ZEN_4 if cpu_name() == "znver4" else ZEN_5
 
 
 COSTS = few_columns_costs_here()

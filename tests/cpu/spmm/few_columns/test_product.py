@@ -437,13 +437,16 @@ def test_a_row_of_most_entries_is_not_looked_at_as_a_whole(longest: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("vector_bytes", "zen", "expected"),
-    [(64, True, costs.ZEN_5), (64, False, costs.INTEL), (32, True, costs.ZEN_3)],
-)
+    ("cpu", "vector_bytes", "expected"),
+    [
+        ("znver4", 64, costs.ZEN_4), ("znver5", 64, costs.ZEN_5),
+        ("sapphirerapids", 64, costs.INTEL), ("znver3", 32, costs.ZEN_3),
+    ],
+)  # fmt: skip
 def test_constants_are_those_of_the_processor(
-    vector_bytes: int, zen: bool, expected: object, monkeypatch: pytest.MonkeyPatch
+    cpu: str, vector_bytes: int, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costs, "is_zen", lambda: zen)
+    monkeypatch.setattr(costs, "cpu_name", lambda: cpu)
     monkeypatch.setattr(costs, "VECTOR_BYTES", vector_bytes)
     assert costs.few_columns_costs_here() is expected
 

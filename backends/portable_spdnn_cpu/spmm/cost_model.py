@@ -1,11 +1,11 @@
 """What kernels of a product take, by a model: seconds that choices are made by.
 
 The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
-constants are in `costs`. Two thirds of random products took 0.9 to 1.2 times what it says on a Zen
-4; 0.90 to 1.12 times on a Zen 5, by the stream 0.92 to 1.10 times; 0.84 to 1.17 times on an Intel
-Xeon, by the stream 0.87 to 1.16 times, and 0.8 to 1.35 times for those with up to 250,000 rows;
-and on a Zen 3 with AVX2 whose cores others used as well 0.78 to 1.24 times by the stream and 0.81
-to 1.33 times with A as it is. Choices depend mostly on ratios of what it says.
+constants are in `costs`. Two thirds of random products took 0.90 to 1.10 times what it says on a
+Zen 4, and 0.90 to 1.12 times on a Zen 5, by the stream 0.92 to 1.10 times on both; 0.84 to 1.17
+times on an Intel Xeon, by the stream 0.87 to 1.16 times, and 0.8 to 1.35 times for those with up to
+250,000 rows; and on a Zen 3 with AVX2 whose cores others used as well 0.78 to 1.24 times by the
+stream and 0.81 to 1.33 times with A as it is. Choices depend mostly on ratios of what it says.
 """
 
 from __future__ import annotations

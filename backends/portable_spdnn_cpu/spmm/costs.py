@@ -1,22 +1,23 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
 Each set is fitted to thousands of random products on one processor by `benchmarks/fit_costs.py`. On
-the Zen 4 the stream's are fitted to shapes of DLMC besides; on the Intel core those of what lies
-beyond its caches to 925 products of 200 to 250,000 rows and columns besides, where `write_far` and
-`written_piece` of the stream are known only together. Those of the stream on the Zen 4 are of
-kernels that took one row after the other, as `stream.memory` on the Zen 5.
+the Intel core those of what lies beyond its caches are fitted to 925 products of 200 to 250,000
+rows and columns besides, where `write_far` and `written_piece` of the stream are known only
+together. `stream.memory` on the Zen 5 is of kernels that took one row after the other.
 
 Not fitted by the script: `cycle`, which is set before; `spmv_entry` and `spmv_row`, measured on
 AMD's processors and fitted on Intel's; on the Zen 5 `piece`, measured by itself, `dense`, that of
 large products, and `direct.write_fortran`, between that of the fit and what layers of 3,000 outputs
 take; on the Zen 3 `dense`, likewise, `piece` and `stream.memory`; on the Intel core `dense`, near
-that of large products. And what was measured on some processors alone, and is neutral on the others
-(0, or 1 for `beyond`):
+that of large products; on the Zen 4 `dense`, that of 512 x 512 weights, `stream.memory` and
+`piece`. And what was measured on some processors alone, and is neutral on the others (0, or 1 for
+`beyond`):
 
 ================================  ========  =======================================================
 `given_entry`, `given_row`        Zen 5     nine products in five widths, and 33 products
 `given_entry`, `given_row`        Zen 3     2,865 random products
 `given_entry`, `given_row`        Intel's   2,024 random products
+`given_entry`, `given_row`        Zen 4     5,531 random products
 `unpaired_entry`, `unpaired_row`  Zen 3     fitted; with AVX-512 no panel is so wide
 `written_piece`, `beyond`,        Zen 3     results of 0.5 to 58 MB; what is loaded is taken to cost
 `last_share`                                as much more, beyond the last cache, as what is written
@@ -25,7 +26,10 @@ that of large products. And what was measured on some processors alone, and is n
 `far_piece`, `narrow_load`,       Intel's   products of up to 250,000 rows and columns
 `mispredicted`, `piece`,
 `written_piece`
-`packing`                         Zen 5, 3  nine matrices; the others have that of the Zen 5
+`far_piece`, `aliased`,           Zen 4     2,000 products of up to 250,000 rows and columns: the
+`narrow_load`, `written_piece`              first two are the Zen 5's, as others chose no better
+`packing`                         Zen 5, 3  nine matrices; the Intel core has that of the Zen 5
+`packing`                         Zen 4     1,233 random matrices
 ================================  ========  =======================================================
 
 Sizes outside of the model depend on the processor too: those of `layout.large_results`,
@@ -239,12 +243,12 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
         l1=1.2, l2=2.1, memory=3.0, copy=3.9, transpose=6.4,
         write=2.5, write_far=3.0, write_fortran=7.6, row=2.7, entry=0.69,
     ),
-    l1_share=1.23, given_entry=0.0, given_row=0.0, unpaired_entry=0.0, unpaired_row=0.0,
-    start=6000.0, wait=1.8, write_rows=2.2, written_piece=0.69, memory_to_l1=5.1, memory_to_l2=5.3,
-    piece=0.03, memory_entry=0.086, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, last_share=0.5,
-    far_piece=0.0, narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.17, dense=1.19,
+    l1_share=1.23, given_entry=0.33, given_row=6.4, unpaired_entry=0.0, unpaired_row=0.0,
+    start=6000.0, wait=1.8, write_rows=2.2, written_piece=2.0, memory_to_l1=5.1, memory_to_l2=5.3,
+    piece=1.0, memory_entry=0.086, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, last_share=0.5,
+    far_piece=35.0, narrow_load=0.5, aliased=8.0, mispredicted=0.0, across=1.17, dense=1.08,
     dense_vector=4.7, dense_weight=2.5, memory_weight=13.2, dense_call=1.2e-5, direct_call=2.3e-6,
-    packing=ZEN_5_PACKING,
+    packing=PackingSeconds(call=3.4e-5, entry=2.2e-10, row=1.6e-8, far_byte=3.5e-11),
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2, of a machine that others use too
     cycle=2.7e-10,

@@ -187,3 +187,7 @@ def _convolutions(backend: Backend, dtype: np.dtype[Any]) -> None:
                 backend.conv1d(images[:, :, 0], weights[:, :, 0], **asked)
         for stride in (1, 2):
             backend.depthwise_conv2d(images, weights[:16, :1], stride, "same")
+    # A backend may have a kernel for each number of vectors that the last pixels of an image take.
+    pruned = np.where(rng.random((32, 16, 3)) < 0.1, rng.random((32, 16, 3)), 0).astype(dtype)
+    for length in range(4, 116, 4):
+        backend.conv1d_handle(pruned, (2, 16, length), padding="same")

@@ -36,8 +36,8 @@ def product_of(
 ) -> product.FewColumnsProduct:
     """Return the product in a form: "lanes", "sliced" or "rows", whichever would be faster.
 
-    In lanes only where vectors are permuted, else sliced. Windows of a single column are wide,
-    where nothing else is said.
+    In lanes only where vectors are permuted, else sliced. Windows of a single column are wide
+    unless `wide` says otherwise.
     """
     size = A.dtype.itemsize
     layout: LanesLayout | SlicedLayout | RowsSpec = RowsSpec(

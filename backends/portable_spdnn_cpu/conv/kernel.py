@@ -1,6 +1,7 @@
 """The kernel of convolutions with pruned weights: panels of pixels against streamed entries.
 
-Pixels of a result are cut into panels of a few vectors, and panels into bands. A worker takes the
+Pixels of a result are cut into panels of a few vectors, the last one about as wide as it needs to
+be, and panels into bands. A worker takes the
 next task: a band of one image, for one group of channels and a part of its outputs. Where strides
 are not 1 it copies the phases that the band sees. Then, for each panel and each block of what
 kernels see, it gathers a panel into the first-level cache and streams the block's entries against
@@ -58,9 +59,10 @@ from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
 # `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; the least and
 # the greatest of the sources; how much memory each worker has, and where in it the panel and so on
-# are; how many items its rows are apart; the addresses of the kernels of whole panels and of what
-# is left of the positions; then the numbers of `Task`. Images are of shape (images, groups,
-# channels, height, width), results (images, groups, outputs, rows, columns).
+# are; how many items a whole panel's row has, by which rows of all panels are apart; the addresses
+# of the kernels of whole panels and of the panel that is left; then the numbers of `Task`. Images
+# are of shape (images, groups, channels, height, width), results (images, groups, outputs, rows,
+# columns).
 (
     PHASES, PHASE_COUNT,
     SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, VISITS, OFFSETS, VALUES, BIAS,
@@ -68,11 +70,18 @@ from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
     MIN_SOURCE, MAX_SOURCE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, EDGES_AT,
     PANEL_ITEMS, PANEL_KERNEL, REST_KERNEL, TASK,
 ) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
-# Vectors of a panel: 7 of 16 pixels are two rows of 56, or four of 28.
-WIDTHS = (2, 4, 7)
+# Vectors of a whole panel, where an image has as many: 7 of 16 pixels are two rows of 56, or four
+# of 28. What is left of an image is a panel of fewer: of as many as it needs, or of the next number
+# here. Each takes a second and more to compile, once on a machine.
+WIDTHS, LAST_WIDTHS = (2, 4, 7), (1, 2, 4, 6, 7)
 # Vectors are copied whole where no column of the kernel sees nothing at more positions of a panel:
 # two of each row of 14 pixels in the widest panel of float32, by a kernel 5 wide.
 MAX_EDGES = 16
+
+
+def last_width(vectors: int) -> int:
+    """Return how many vectors the last panel of an image has that needs so many, 7 at most."""
+    return next(width for width in LAST_WIDTHS if width >= vectors)
 
 
 @kernel_part
@@ -135,11 +144,12 @@ def convolve_panels(
     halved: tuple[int, ...],
     dtype: Any,
 ) -> None:
-    """Compute the positions begin .. end - 1 of an image for a part of a group's outputs.
+    """Compute the positions begin .. end - 1 of a result for a part of a group's outputs.
 
-    They are panels of len(width) vectors: whole ones, or a single one whose last vector is partly
-    filled, with no position in its second half where `halved` is not empty. `base` is where in
-    images, or in what was copied of them, position 0 begins.
+    They are panels of len(width) vectors: whole ones, or the one that is left, whose last vectors
+    may be partly filled or empty. Where `halved` is not empty only the first half of the last
+    vector is computed, since no position lies in the other half. `base` is where in images, or in
+    what was copied of them, position 0 begins.
     """
     task = task_of(words)
     sources = array_at(words[SOURCES], LENGTH, np.int64)
@@ -155,7 +165,7 @@ def convolve_panels(
     readable_items = task.images * task.groups * task.channels * task.height * task.width
     if task.copied:
         readable_items = words[PANEL_AT] // out.itemsize
-    panel_at, sums_at, pitch = own + words[PANEL_AT], own + words[SUMS_AT], words[PANEL_ITEMS]
+    panel_at, sums_at, apart = own + words[PANEL_AT], own + words[SUMS_AT], words[PANEL_ITEMS]
     panel, sums = array_at(panel_at, LENGTH, dtype), array_at(sums_at, LENGTH, dtype)
     masks = array_at(own + words[MASKS_AT], LENGTH, np.uint32)
     spans = array_at(own + words[SPANS_AT], (LENGTH, 3), np.int64)
@@ -186,21 +196,21 @@ def convolve_panels(
         is_whole = is_readable and find_edges(task, position, size, edges)
         if not is_whole:
             mask_panel(task, position, len(width), lanes, masks)
-        # Whether the panel's pixels follow each other in the result, and so are finished in
-        # registers.
-        is_contiguous = task.pitch == task.columns
+        # Whether the panel's pixels follow each other in the result and reach into its last vector,
+        # as `finish_rows` has them: then sums are finished in registers.
+        is_contiguous = task.pitch == task.columns and count > size - lanes
         target = first_plane + position
         for block in range(first_block, last_block + 1):
             one = blocks[block]
             begin_k, end_k = one[FIRST_SOURCE], one[LAST_SOURCE]
             if is_whole:
                 gather_whole(
-                    width, panel, pitch, seen, source, sources, kernel_entries, begin_k, end_k,
+                    width, panel, apart, seen, source, sources, kernel_entries, begin_k, end_k,
                     edges,
                 )  # fmt: skip
             else:
                 gather_panel(
-                    width, panel, pitch, seen, source, sources, kernel_entries, begin_k, end_k,
+                    width, panel, apart, seen, source, sources, kernel_entries, begin_k, end_k,
                     masks,
                 )  # fmt: skip
             later = block != first_block
@@ -239,12 +249,13 @@ def convolve_panels(
 
 
 JOBS = {dtype.name: Job(convolve_tasks, dtype.type) for dtype in VALUE_TYPES}
-# By vectors of a panel, whether the last one is half of one, and type.
+# By vectors of a panel, whole or the last, whether only the first half of the last one is computed,
+# and type.
 PANEL_KERNELS = {
     (width, halved, dtype.name): Job(
         convolve_panels, (0,) * width, (0,) * halved, dtype.type, numbers=6
     )
-    for width in range(1, max(WIDTHS) + 1)
+    for width in LAST_WIDTHS
     for halved in (False, True)
     for dtype in VALUE_TYPES
 }

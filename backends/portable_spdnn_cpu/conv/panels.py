@@ -213,7 +213,7 @@ def find_edges(task: Task, position: int, size: int, edges: Array) -> bool:
 def gather_whole(
     width: tuple[int, ...],
     panel: Array,
-    pitch: int,
+    apart: int,
     images: Array,
     base: int,
     sources: Array,
@@ -233,7 +233,7 @@ def gather_whole(
         copy_vectors(width, panel, row, images, base + sources[k])
         for number in range(1, 1 + edges[entry, 0]):
             panel[row + edges[entry, number]] = 0
-        row += pitch
+        row += apart
 
 
 @kernel_part

@@ -231,7 +231,7 @@ def gather_panel(
     typingctx: Any,
     width: Any,
     panel: Any,
-    pitch: Any,
+    apart: Any,
     images: Any,
     base: Any,
     sources: Any,
@@ -242,10 +242,10 @@ def gather_panel(
 ) -> Emission:
     """Copy what positions see of images to the rows of a panel, for some entries of kernels.
 
-    Row k - first of the panel, for k = first .. last - 1, begins at panel[(k - first) pitch], on a
-    vector, and has len(width) of them: what lies at images[base + sources[k]] and on, with zeros in
-    the lanes that bit masks[kernel_entries[k], v] of vector v has no 1 for. These are not read,
-    wherever they are.
+    Row k - first of the panel, for k = first .. last - 1, begins at panel[(k - first) apart], where
+    a vector is aligned, and has len(width) vectors: what lies at images[base + sources[k]] and on,
+    with zeros in the lanes that bit masks[kernel_entries[k], v] of vector v has no 1 for. These are
+    not read, wherever they are.
 
     All vectors are stored whole and aligned: a store that crosses a cache line takes as long as
     several that do not.

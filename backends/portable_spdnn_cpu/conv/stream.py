@@ -20,7 +20,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
-from portable_spdnn_cpu.spmm.stream.product import ends_by_half
+from portable_spdnn_cpu.spmm.stream.microkernels import last_is_halved
 
 
 class StreamConv:
@@ -123,8 +123,9 @@ class StreamConv:
     def _address_of_kernel(self, positions: int) -> int:
         """Return the address of the kernel for panels of so many positions."""
         itemsize = self.dtype.itemsize
-        which = -(-positions * itemsize // VECTOR_BYTES), ends_by_half(positions, itemsize)
-        return kernel.PANEL_KERNELS[*which, self.dtype.name].address
+        vectors = kernel.last_width(-(-positions * itemsize // VECTOR_BYTES))
+        halved = last_is_halved(positions * itemsize, vectors, VECTOR_BYTES)
+        return kernel.PANEL_KERNELS[vectors, halved, self.dtype.name].address
 
 
 def conv_size(

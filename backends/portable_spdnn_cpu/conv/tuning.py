@@ -12,7 +12,7 @@ from typing import TypeVar
 from portable_spdnn.arrays import Array
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.handles import Prepared
-from portable_spdnn_cpu.conv.kernel import WIDTHS
+from portable_spdnn_cpu.conv.kernel import WIDTHS, last_width
 from portable_spdnn_cpu.conv.packing import ImageLayout
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -20,7 +20,7 @@ from portable_spdnn_cpu.machine.timing import least_seconds
 
 L1_SHARES = (0.5, 0.65)  # of the first-level cache for a panel
 L2_SHARE = 0.5  # of the second-level cache for a band's phases, or sums
-# Constants of the model in `Cut.cycles`, in cycles, as measured on a server core of 2023 with
+# Constants of the model in `ConvSize.cycles`, in cycles, as measured on a server core of 2023 with
 # AVX-512, by loops that masked all gathers and finished sums in memory. A factor of two more or
 # less hardly changes which cut is predicted to be the fastest.
 MULTIPLY_ADD = 0.9  # of a vector
@@ -43,7 +43,7 @@ class Cut:
     Attributes
     ----------
     vectors : int
-        Of a panel.
+        Of a whole panel.
     block : int
         What kernels see for one panel, at most.
     bands, parts, threads : int
@@ -133,9 +133,10 @@ class ConvSize:
         panel = entries * ENTRY + outputs * (blocks * SUMS + FINISH)
         vector = seen * GATHER + entries * MULTIPLY_ADD + outputs * (blocks + 1) * SUM
         copied = COPY * self.copied_items(cut) / lanes
-        panels = -(-self.panels(cut) // cut.bands)
-        vectors = min(panels * cut.vectors, self.vectors)
-        task = panels * panel + vectors * vector + copied
+        panels = self.panels(cut)
+        whole = (panels - 1) * cut.vectors
+        vectors = whole + last_width(self.vectors - whole)
+        task = (panels * panel + vectors * vector) / cut.bands + copied  # as their mean
         tasks = self.images * geometry.groups * cut.bands * cut.parts
         return -(-tasks // cut.threads) * task + (WAKING if cut.threads > 1 else 0)
 
@@ -145,7 +146,8 @@ def cuts(size: ConvSize, threads: int) -> list[Cut]:
     found = set()
     second_level = L2_SHARE * cache_bytes(2)
     tasks = size.images * size.geometry.groups
-    for vectors in {min(width, size.vectors) for width in WIDTHS}:
+    most = last_width(min(size.vectors, max(WIDTHS)))
+    for vectors in {min(width, most) for width in WIDTHS}:
         sums = size.geometry.group_outputs * vectors * VECTOR_BYTES
         fewest = max(1, int(sums / second_level))  # parts
         for share in L1_SHARES:

@@ -22,7 +22,8 @@ def prefetch_line(builder: Any, pointer: Any, written: bool = False) -> None:
     `written`: whether it is to be written, so that other cores give it up at once.
     """
     flag = ir.IntType(32)
-    pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())  # one type in all of a module
+    # A module declares the intrinsic once, for pointers of one type.
+    pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     # Flags: it will be read (0) or written (1), belongs into all cache levels (3), and is data (1).

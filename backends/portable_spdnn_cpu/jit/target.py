@@ -52,11 +52,11 @@ def has_slow_word_loads() -> bool:
     return VECTOR_BYTES == 64 and cpu_name() == "znver5"
 
 
-def computes_by_halves() -> bool:
-    """Whether half a vector of 64 bytes is loaded, multiplied and added in half of the time.
+def is_zen_4() -> bool:
+    """Whether code is for a Zen 4, with vectors of 64 bytes.
 
-    A Zen 4 computes the halves of such vectors one after the other, and loads two vectors of 32
-    bytes in the time of one of 64.
+    It computes the halves of such a vector one after the other, and loads two vectors of 32 bytes
+    in the time of one of 64: half a vector takes half of the time.
     """
     return VECTOR_BYTES == 64 and cpu_name() == "znver4"
 

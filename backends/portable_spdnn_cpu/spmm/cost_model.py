@@ -27,8 +27,8 @@ from portable_spdnn_cpu.spmm.dense_layout import (
     meets_few_rows,
 )
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
-from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, pairs
-from portable_spdnn_cpu.spmm.stream.product import StreamVariant, ends_by_half, is_shared
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, last_is_halved, pairs
+from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
 
 L1, L2 = cache_bytes(1), cache_bytes(2)
 L2_SHARE = 0.62  # what a panel may take of the second level: sums and C are there as well
@@ -143,13 +143,11 @@ def stream_seconds(size: ProductSize, variant: StreamVariant, prepared: bool = T
     """Return what the model says of a variant, in seconds; not prepared, A is not packed."""
     rows, vectors = max(1, size.rows), size.panel_vectors(variant.in_place)
     blocks_of_k = float(-(-max(1, size.inner) // variant.k_block))
-    load = _load(size, variant)
+    load = _load(size, variant, prepared)
     together = variant.vectors * variant.panels
     by_entry, by_row = COSTS.stream.entry, COSTS.stream.row
     if not (prepared and variant.packs(size.inner)):
         by_entry, by_row = by_entry + COSTS.given_entry, by_row + COSTS.given_row
-    elif not variant.in_place and ends_by_half(size.columns, size.itemsize):
-        load *= 1 - 0.5 / vectors
     if not pairs(variant.vectors):
         by_entry, by_row = by_entry + COSTS.unpaired_entry, by_row + COSTS.unpaired_row
     entry = load + by_entry / variant.vectors
@@ -209,8 +207,12 @@ def clustered_seconds(size: ProductSize, streamed: float, gain: float) -> float:
     return min(streamed, written + max(0.0, streamed - written) / gain)
 
 
-def _load(size: ProductSize, variant: StreamVariant) -> float:
-    """Return the cycles of a load of B."""
+def _load(size: ProductSize, variant: StreamVariant, prepared: bool) -> float:
+    """Return the cycles of a load of B, as the mean of all vectors.
+
+    Half a vector takes half of a load from the first level, but as long from others, which move
+    whole cache lines.
+    """
     row = variant.vectors * variant.panels * BLOCK_BYTES
     held = _panel_bytes(size, variant)
     if variant.in_place:
@@ -221,7 +223,11 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
         nearest, near = (min(1.0, cache / held) for cache in (COSTS.l1_share * L1, L2_SHARE * L2))
         together = variant.vectors
     far = (1 - near) * COSTS.stream.memory * beyond(held) * (1 + COSTS.narrow_load / together)
-    return nearest * COSTS.stream.l1 + (near - nearest) * COSTS.stream.l2 + far
+    packed = prepared and variant.packs(size.inner)
+    # Rows that are read in place are whole lines.
+    halved = packed and last_is_halved(size.columns * size.itemsize, size.vectors)
+    loads = 1 - 0.5 * halved / size.vectors
+    return nearest * loads * COSTS.stream.l1 + (near - nearest) * COSTS.stream.l2 + far
 
 
 def _panel_bytes(size: ProductSize, variant: StreamVariant) -> int:

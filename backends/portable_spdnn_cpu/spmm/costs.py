@@ -244,9 +244,9 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
         write=2.5, write_far=3.0, write_fortran=7.6, row=2.7, entry=0.69,
     ),
     l1_share=1.23, given_entry=0.33, given_row=6.4, unpaired_entry=0.0, unpaired_row=0.0,
-    start=6000.0, wait=1.8, write_rows=2.2, written_piece=2.0, memory_to_l1=5.1, memory_to_l2=5.3,
+    start=6000.0, wait=1.8, write_rows=2.2, written_piece=3.0, memory_to_l1=5.1, memory_to_l2=5.3,
     piece=1.0, memory_entry=0.086, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, last_share=0.5,
-    far_piece=35.0, narrow_load=0.5, aliased=8.0, mispredicted=0.0, across=1.17, dense=1.08,
+    far_piece=35.0, narrow_load=1.2, aliased=8.0, mispredicted=0.0, across=1.17, dense=1.08,
     dense_vector=4.7, dense_weight=2.5, memory_weight=13.2, dense_call=1.2e-5, direct_call=2.3e-6,
     packing=PackingSeconds(call=3.4e-5, entry=2.2e-10, row=1.6e-8, far_byte=3.5e-11),
 )  # fmt: skip

@@ -12,13 +12,12 @@ from guard_pages import array_before_a_guard_page, array_behind_a_guard_page
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.conv import packing, tuning
-from portable_spdnn_cpu.conv.kernel import WIDTHS
+from portable_spdnn_cpu.conv import kernel, packing, tuning
 from portable_spdnn_cpu.conv.stream import StreamConv, conv_size
 from portable_spdnn_cpu.conv.tuning import Cut, cuts
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.stream import product as stream_product
+from portable_spdnn_cpu.spmm.stream import microkernels
 from portable_spdnn_cpu.spmm.stream.entries import PADDING
 from portable_spdnn_cpu.spmm.stream.packing import PAIR
 
@@ -49,18 +48,22 @@ def pruned(shape: tuple[int, ...], density: float) -> np.ndarray:
     return np.where(rng.random(shape) < density, rng.uniform(-1, 1, shape), 0).astype(np.float32)
 
 
+@pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_cut_gives_the_convolution(case) -> None:
+def test_every_cut_gives_the_convolution(
+    case, halves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(microkernels, "is_zen_4", lambda: halves)
     x_shape, w_shape, stride, padding, dilation, groups = case
     x = np.random.default_rng(1).uniform(-1, 1, x_shape).astype(np.float32)
     weights = pruned(w_shape, 0.4)
     expected = oracle.conv2d(x, weights, stride, padding, dilation, groups)
     geometry = conv_geometry("conv2d", x_shape[1:], w_shape, stride, padding, dilation, groups)
     choices = some_cuts(weights, geometry, x_shape[0])
-    pitch = packing.image_layout(weights.reshape(geometry.matrix_shape), geometry).pitch
-    rows, columns = geometry.output_size
-    most = -(-((rows - 1) * pitch + columns) * x.itemsize // VECTOR_BYTES)
-    assert {cut.vectors for cut in choices} == {min(width, most) for width in WIDTHS}
+    if VECTOR_BYTES == 64:
+        widths = {(5, 6): {2, 4, 7}, (9, 11): {2, 4, 7}, (21, 9): {2, 4}}.get(x_shape[2:])
+        assert widths is None or {cut.vectors for cut in choices} == widths
+    assert 2 in {cut.vectors for cut in choices} <= set(kernel.LAST_WIDTHS)
     assert {cut.threads for cut in choices} == {1, 2}
     for cut in [*choices, Cut(2, 5, 1, 3, 2)]:
         convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), x_shape[0], cut)
@@ -75,7 +78,7 @@ def test_every_cut_gives_the_convolution(case) -> None:
 def test_every_cut_finishes_sums(
     size: tuple[int, int], dtype: type, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_product, "computes_by_halves", lambda: True)
+    monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)
     rng = np.random.default_rng(3)
     x, residual = (rng.uniform(-1, 1, (2, count, *size)).astype(dtype) for count in (3, 5))
     weights, bias = pruned((5, 3, 3, 3), 0.4).astype(dtype), rng.uniform(-1, 1, 5).astype(dtype)
@@ -139,6 +142,59 @@ def test_one_thread_has_cuts_whatever_is_copied(monkeypatch: pytest.MonkeyPatch)
         assert cut.threads == 1
         assert 1 <= cut.bands <= size.panels(cut)
         assert cut.bands == size.panels(cut) or size.copied_items(cut) * 4 <= 2 * 4096
+
+
+@pytest.mark.parametrize(
+    ("positions", "whole", "rest"),
+    [
+        (14, None, (1, False)),
+        (5, None, (1, True)),
+        (65, (4, False), (1, True)),
+        (64, (4, False), None),
+        (40, None, (4, True)),  # there is no kernel for panels of three vectors
+        (60, None, (4, False)),
+    ],
+)
+def test_kernels_of_whole_panels_and_of_what_is_left(
+    positions: int, whole: Any, rest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Asked(dict[Any, Any]):
+        def __getitem__(self, key: Any) -> Any:
+            asked.append(key[:2])
+            return super().__getitem__(key)
+
+    monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)
+    monkeypatch.setattr(kernel, "PANEL_KERNELS", Asked(kernel.PANEL_KERNELS))
+    # Positions are those of vectors of 16 items.
+    length = max(1, positions * VECTOR_BYTES // 64)
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 2, 1, length)).astype(np.float32)
+    weights = pruned((3, 2, 1, 3), 0.6)
+    geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, 1, ((0, 0), (1, 1)), 1, 1)
+    convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), 1, Cut(4, 16, 1, 1, 1))
+    expected = oracle.conv2d(x, weights, (1, 1), ((0, 0), (1, 1)), (1, 1))
+    np.testing.assert_allclose(convolution(x, None, None), expected, atol=1e-5)
+    if VECTOR_BYTES == 64:
+        assert asked == [each for each in (whole, rest) if each is not None]
+    assert asked
+
+
+def test_what_is_left_of_an_image_costs_as_many_vectors_as_it_has() -> None:
+    geometry = conv_geometry("conv2d", (8, 14, 14), (8, 8, 3, 3), 1, 1, 1, 1)
+    matrices = pruned((8, 8, 3, 3), 0.5).reshape(geometry.matrix_shape)
+    layout = packing.image_layout(matrices, geometry)
+    itemsize = 4 * VECTOR_BYTES // 64  # so that a vector has 16 items
+    size = tuning.ConvSize(geometry, layout, 1, int(np.count_nonzero(matrices)), itemsize)
+    assert size.vectors == 13
+    cycles = {}
+    for vectors in (2, 4, 7):
+        cut = Cut(vectors, 1 << 10, size.panels(Cut(vectors, 1, 1, 1, 1)), 1, 1)
+        cycles[vectors] = size.cycles(cut)
+    # All have 13 vectors, and differ by what a panel takes besides: of 7, 4 and 2 panels.
+    each = (cycles[2] - cycles[7]) / 5
+    assert each > 0
+    assert cycles[4] - cycles[7] == pytest.approx(2 * each)
 
 
 def test_packed_weights_are_those_given() -> None:

@@ -42,8 +42,8 @@ def main() -> None:
         np.testing.assert_allclose(found, expected, atol=1e-5)
     words = types.intp, types.CPointer(types.int64)
     named: set[str] = set()
-    single = depthwise.job_of(4, 3, (1, 1), 1, np.dtype(np.float32))
-    for job in (stream.PANEL_KERNELS[4, False, "float32"], single):
+    of_channels = depthwise.job_of(4, 3, (1, 1), 1, np.dtype(np.float32))
+    for job in (stream.PANEL_KERNELS[4, False, "float32"], of_channels):
         numbers = [types.intp] * job._numbers
         compiled = numba.njit(nogil=True)(job._compiled.py_func)
         compiled.compile(types.void(*words, *numbers, *map(types.Omitted, job._constants)))

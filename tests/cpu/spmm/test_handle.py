@@ -26,7 +26,7 @@ from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.few_columns.specs import RowsSpec
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
-from portable_spdnn_cpu.spmm.stream import product as stream_product
+from portable_spdnn_cpu.spmm.stream import microkernels
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
@@ -128,10 +128,10 @@ def test_clusters_of_rows_gain_nothing_in_writes_of_c() -> None:
 def test_a_panel_beyond_the_first_level_costs_by_the_share_that_is_within() -> None:
     wide, stream = size(inner=1 << 16), cost_model.COSTS.stream
     held = int(cost_model.COSTS.l1_share * cost_model.L1) // 256  # rows of a panel of 4 vectors
-    assert cost_model._load(wide, StreamVariant(4, held)) == stream.l1
-    twice = cost_model._load(wide, StreamVariant(4, 2 * held))
+    assert cost_model._load(wide, StreamVariant(4, held), True) == stream.l1
+    twice = cost_model._load(wide, StreamVariant(4, 2 * held), True)
     assert twice == pytest.approx((stream.l1 + stream.l2) / 2, rel=0.01)
-    assert cost_model._load(wide, StreamVariant(4, 1 << 16)) > stream.l2
+    assert cost_model._load(wide, StreamVariant(4, 1 << 16), True) > stream.l2
 
 
 def test_rows_without_entries_in_a_block_cost_nothing() -> None:
@@ -238,15 +238,19 @@ def test_panels_too_wide_for_pairs_cost_more(monkeypatch: pytest.MonkeyPatch) ->
 def test_half_of_a_vector_costs_half_where_a_processor_computes_by_halves(
     columns: int, itemsize: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, seconds = size(columns=columns, itemsize=itemsize, threads=1), []
+    given, seconds, far = size(columns=columns, itemsize=itemsize, threads=1), [], []
+    far_panel = dataclasses.replace(given, inner=1 << 13)
     for halves in (False, True):
-        monkeypatch.setattr(stream_product, "computes_by_halves", lambda halves=halves: halves)
+        monkeypatch.setattr(microkernels, "is_zen_4", lambda halves=halves: halves)
         seconds.append(stream_seconds(given, StreamVariant(3, 128)))
         seconds.append(stream_seconds(given, StreamVariant(3, 128), prepared=False))
+        far.append(stream_seconds(far_panel, StreamVariant(3, 1 << 13)))
     one_vector = given.entries * cost_model.COSTS.stream.l1 * cost_model.COSTS.cycle
     saved = one_vector / 2 if columns * itemsize % 64 <= 32 else 0
     assert seconds[0] - seconds[2] == pytest.approx(saved)
     assert seconds[1] == seconds[3]
+    # Of a panel that the first level holds in part, only loads from there take less.
+    assert (far[0] - far[1]) / saved < 0.5 if saved else far[0] == far[1]
 
 
 def test_pieces_of_rows_of_a_large_result_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:

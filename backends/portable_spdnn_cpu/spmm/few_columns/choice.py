@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, cpu_name
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen_4
 from portable_spdnn_cpu.spmm.few_columns.costs import (
     COSTS,
     FAR_READ,
@@ -35,12 +35,14 @@ from portable_spdnn_cpu.spmm.few_columns.specs import (
     Spec,
 )
 
-# Up to so many columns windows have four vectors, by the level of memory that keeps A: fewer steps
-# read fewer bytes, but permutes take longer. On a Zen 5 a product of one column takes 0.74 to 0.94
-# of the time so in float32, 0.66 to 1.0 in float64; two take up to 1.13 times as long from the
-# second-level cache, and 0.83 to 1.0 of the time from the last; two to four take 0.65 to 0.95 from
-# memory. On a Zen 4 two and three take 1.0 to 1.4 times as long from the last cache too.
-MOST_WIDE = {SECOND_LEVEL: 1, LAST_LEVEL: 1 if cpu_name() == "znver4" else 3, MEMORY: 4}
+# Up to so many columns windows have four vectors of 64 bytes, by what keeps A: there are fewer
+# steps, which read fewer bytes, but each takes more permutes than in windows of two. On a Zen 5 a
+# product of one column takes 0.74 to 0.94 of the time so in float32, 0.66 to 1.0 in float64; one of
+# two takes up to 1.13 times as long from the second-level cache, and 0.83 to 1.0 of the time from
+# the last; two to four columns take 0.65 to 0.95 from memory. On a Zen 4 two and three take 1.0 to
+# 1.4 times as long from the last cache as well, and 0.85 to 1.08 times from memory.
+MOST_WIDE = {SECOND_LEVEL: 1, LAST_LEVEL: 3, MEMORY: 4}
+MOST_WIDE_ON_ZEN_4 = {SECOND_LEVEL: 1, LAST_LEVEL: 1, MEMORY: 4}
 # Slots without an entry, for each row of A and window, by the bytes of a value: from the ratios
 # that `slice_kernels` has for windows of two vectors of 64 bytes.
 IDLE_SLOTS = {4: 2.2, 8: 1.6}
@@ -97,19 +99,21 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
 
 def is_wide(columns: int, level: int) -> bool:
     """Whether windows have four vectors of 64 bytes, for A that this level of memory keeps."""
-    return columns <= MOST_WIDE[level]
+    most = MOST_WIDE_ON_ZEN_4 if is_zen_4() else MOST_WIDE
+    return VECTOR_BYTES == 64 and columns <= most[level]
 
 
 def prefetches(form: type[Spec], columns: int, level: int) -> bool:
     """Whether entries are prefetched, of A that this level of memory keeps.
 
-    They are where others of a network may evict them, and in lanes of two columns and more, which
-    takes 0.97 to 1.04 of the time on a Zen 5 where the second-level cache keeps A, with AVX2 up to
-    1.07. A Zen 4 loads ahead by itself: with prefetches lanes took 1.0 to 1.4 times as long,
-    whatever keeps A, the sliced form 1.0 to 1.2, and row by row 1.0 to 1.3 from the last cache, but
-    0.7 to 0.9 from memory.
+    Entries are prefetched where other layers of a network may evict them, and in lanes of two
+    columns and more always: such products take 0.97 to 1.04 of the time on a Zen 5 where the
+    second-level cache keeps A, with AVX2 up to 1.07; with a single column loads bind. A Zen 4 loads
+    ahead as fast by itself: with prefetches products in lanes took 1.0 to 1.4 times as long,
+    whatever keeps A, sliced ones 1.0 to 1.2 times, and row by row 1.0 to 1.3 times from the last
+    cache, but 0.7 to 0.9 of the time from memory.
     """
-    if cpu_name() == "znver4":
+    if is_zen_4():
         return form is RowsSpec and level == MEMORY
     return level != SECOND_LEVEL or (form is LanesSpec and columns > 1)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, cpu_name
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen, is_zen_4
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.costs import COSTS as OTHER_COSTS
@@ -21,7 +21,8 @@ L2 = cache_bytes(2)
 # Of the second-level cache, what C or B may take before part of it is beyond: an assumption, with
 # which the constants of the Intel core are fitted.
 NEAR_SHARE = 0.5
-SECOND_LEVEL, LAST_LEVEL, MEMORY = range(3)  # caches, and what is beyond them
+# The nearest memory that keeps A between products: two caches, and what is beyond them.
+SECOND_LEVEL, LAST_LEVEL, MEMORY = range(3)
 # Of A so many times as large as the second-level cache some bytes come from beyond it, and all.
 FAR_FROM, ALL_FAR = 0.7, 1.1
 # The same of the last cache and memory, and what a byte from memory takes besides: on a Zen 5, for
@@ -78,7 +79,8 @@ ZEN_5 = FewColumnsCosts(
     entry={4: 1.4e-10, 8: 1.5e-10}, row_byte=1.5e-12, visit=1.4e-9,
     l2_byte_of_b=3.5e-12, far_byte_of_a=1e-11, call=4e-7, copied_row=0.0, copied_byte=1.5e-11,
 )  # fmt: skip
-# Windows of four vectors with two columns and more, and a call, were measured by themselves.
+# A step in windows of four vectors with two columns and more was measured by itself, of 512 x 512
+# weights, and so was a call.
 ZEN_4 = FewColumnsCosts(
     step={4: (2.2e-10, 8.7e-10), 2: (1.5e-10, 4.9e-10)}, single_step={4: 9.8e-10, 8: 1.1e-9},
     sliced_step=(4.8e-10, 1.5e-10), slice=(5.0e-9, 1.65e-10),
@@ -105,9 +107,9 @@ def few_columns_costs_here() -> FewColumnsCosts:
     """Return the costs of the processor that kernels are compiled for, or of one like it."""
     if VECTOR_BYTES < BLOCK_BYTES:
         return ZEN_3
-    if not cpu_name().startswith("znver"):
-        return INTEL
-    return ZEN_4 if cpu_name() == "znver4" else ZEN_5
+    if is_zen_4():
+        return ZEN_4
+    return ZEN_5 if is_zen() else INTEL
 
 
 COSTS = few_columns_costs_here()
@@ -119,7 +121,7 @@ FAR_READ, FAR_WRITE = (
 
 
 def memory_level_of(size: float) -> int:
-    """Return the nearest memory that keeps so many bytes of A between products."""
+    """Return what keeps so many bytes of A between products: SECOND_LEVEL, and so on."""
     if size > MEMORY_FROM * LAST_CACHE:
         return MEMORY
     return LAST_LEVEL if size > FAR_FROM * L2 else SECOND_LEVEL

@@ -2,7 +2,7 @@
 
 *Lanes.* A step multiplies one entry, or none, of each row of a slice by the entry of B's column
 that a permute picks out of a window of one or two vectors, or with AVX-512 two permutes and a blend
-out of four (`LanesSpec.registers_of_window` says when). What binds, with float32 and AVX-512 in
+out of four (`choice.is_wide` says when). What binds, with float32 and AVX-512 in
 loops of their own on a Zen 5: with four columns and more a step takes about a cycle for each
 column, a permute 0.6 and a multiply-add 0.5, which overlap little; with one column 2.2 cycles, for
 2.25 vectors loaded, of two a cycle, and 80 bytes of A from the second-level cache. Lanes idle where

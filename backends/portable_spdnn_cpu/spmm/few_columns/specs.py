@@ -61,7 +61,7 @@ class LanesSpec(Spec):
     window_bytes : int
         Of the number of a window: 2 where that fits, else 4.
     wide : bool
-        Whether windows have four vectors of 64 bytes, and not two.
+        With vectors of 64 bytes, whether windows have four of them, and not two.
     """
 
     window_bytes: int = 2
@@ -156,8 +156,10 @@ class RowsSpec(Spec):
 
     @property
     def further_chains(self) -> int:
-        """Sums besides, of a long row: a sum takes an entry every four cycles, a core one in each.
+        """Further sums for long rows, as many as `chains`, or 0.
 
-        None where a row has more than 32 bytes: loads of these take as long.
+        A sum takes its next entry after four cycles, while a core begins a multiply-add in each. 0
+        where a row of B has more than 32 bytes, whose loads bind as much, or takes more than a
+        register.
         """
         return self.chains if self.row_bytes <= min(32, self.vector_bytes) else 0

@@ -222,7 +222,8 @@ def multiply_panels(
                     for number in range(panels):
                         before = 0 if number else skipped
                         start = row * out_stride + number * width + before
-                        span = out + start * itemsize, stored - before, low, high
+                        # Not what is staged beyond the columns, which may be anything.
+                        span = out + start * itemsize, min(stored, columns) - before, low, high
                         call_code(code, span)
             top = stop
     if nontemporal:

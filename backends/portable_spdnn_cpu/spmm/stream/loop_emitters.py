@@ -167,8 +167,9 @@ class RowsLoop:
 
     def _emitter(self, rows: int = 1) -> RowsEmitter:
         """Return what emits the sums of one row, or of two."""
-        sizes = rows, self.vector_bytes, self.halved
-        return RowsEmitter(self.builder, self.vectors, self.scalar, *sizes)
+        return RowsEmitter(
+            self.builder, self.vectors, self.scalar, rows, self.vector_bytes, self.halved
+        )
 
     def _values_at(self, address: Value) -> Value:
         return self._pointer(self.scalar, address)

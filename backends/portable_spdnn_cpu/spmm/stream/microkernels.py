@@ -14,9 +14,11 @@ cycles so, and 2.8 without; in long rows, of which there the offsets of two grou
 into a vector register, it takes 2.2. What a row has beyond whole groups is loaded like a group
 where it is packed, and one by one where it is as given.
 
-Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each, and
-v + 3/8 where offsets come by two groups. On Intel's cores with three ports that load, each value is
+Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each, and v +
+3/8 where offsets come by two groups. On Intel's cores with three ports that load, each value is
 loaded into all lanes: v loads of 64 bytes, and 1 1/4 smaller ones; there power binds before ports.
+A Zen 4 loads, and multiplies and adds, one vector of 64 bytes in a cycle, or two of 32: v cycles
+for an entry, and half a cycle less where the last vector is halved (`last_is_halved`).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from portable_spdnn_cpu.jit.target import (
     VECTOR_BYTES,
     VECTOR_REGISTERS,
     has_slow_word_loads,
+    is_zen_4,
 )
 from portable_spdnn_cpu.jit.vectors import (
     broadcast,
@@ -78,6 +81,14 @@ def pairs(vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
     return chains(vectors, vector_bytes) > 1
 
 
+def last_is_halved(row_bytes: int, vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
+    """Whether of the last of so many vectors only the first half is computed.
+
+    A row has no byte in the other half then, and the processor takes half of the time for a half.
+    """
+    return is_zen_4() and 0 < 2 * row_bytes <= (2 * vectors - 1) * vector_bytes
+
+
 class RowsEmitter:
     """Emits the sums of a row of C, or of two whose entries come by turns, for a panel of columns.
 
@@ -96,7 +107,7 @@ class RowsEmitter:
     vector_bytes : int
         Of a vector: a register, or several where these are shorter.
     halved : bool
-        Whether the last vector is half of one: there are no columns in its other half.
+        Whether only the first half of the last vector is computed: no column is in the other half.
     """
 
     def __init__(
@@ -113,7 +124,7 @@ class RowsEmitter:
         self.itemsize = 4 if isinstance(scalar, ir.FloatType) else 8
         self.vector = ir.VectorType(scalar, vector_bytes // self.itemsize)
         last = ir.VectorType(scalar, self.vector.count // 2) if halved else self.vector
-        self.kinds = [*[self.vector] * (vectors - 1), last]  # of each vector
+        self.kinds = [*[self.vector] * (vectors - 1), last]  # LLVM's types of the vectors
         self.masks: dict[int, Value] = {}  # by vector: the lanes that alone are summed
         self.first_mask: Value | None = None  # of lanes of the first vector, where some are skipped
 
@@ -307,7 +318,7 @@ class RowsEmitter:
                 builder.store(value, pointer, align=align)
 
         def store_last(value: Value, pointer: Value) -> None:
-            if value.type != self.vector:
+            if value.type != self.vector:  # half a vector: it may have all of its lanes, or fewer
                 store_first(builder, value, pointer, self.left, align)
                 return
             with builder.if_else(self.whole, likely=True) as (all_lanes, some):

@@ -13,7 +13,7 @@ from portable_spdnn_cpu.activations import RELU, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.job_start import start_function
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
-from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, computes_by_halves
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
@@ -21,7 +21,7 @@ from portable_spdnn_cpu.machine.spinning import job_failed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.row_parts import divide
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
-from portable_spdnn_cpu.spmm.stream.microkernels import pairs
+from portable_spdnn_cpu.spmm.stream.microkernels import last_is_halved, pairs
 from portable_spdnn_cpu.spmm.stream.packing import (
     BEGUN,
     BY_OFFSETS,
@@ -288,8 +288,8 @@ class StreamProduct:
     def _address_of_kernel(self, columns: int, shifted: bool) -> int:
         """Return the address of the kernel for panels of so many columns."""
         vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)
-        halved = self._form == BY_OFFSETS and not shifted
-        halved = halved and ends_by_half(columns, self.dtype.itemsize)
+        copied = self._form == BY_OFFSETS and not shifted
+        halved = copied and last_is_halved(columns * self.dtype.itemsize, vectors)
         which = vectors, self.dtype, self._form, shifted, halved
         return kernel.PANEL_KERNELS[which].address
 
@@ -319,14 +319,6 @@ def is_shared(
     """Whether a product is so much work that threads share it."""
     vectors = -(-columns * itemsize // BLOCK_BYTES)
     return vectors * (entries + 3 * sum(shape)) >= least
-
-
-def ends_by_half(columns: int, itemsize: int) -> bool:
-    """Whether half of the last vector of so many columns is enough, and takes half of the time.
-
-    Only that half is computed then, where panels are copied and A is packed.
-    """
-    return computes_by_halves() and 0 < columns * itemsize % BLOCK_BYTES <= BLOCK_BYTES // 2
 
 
 def has_whole_lines(B: Array) -> bool:

@@ -37,7 +37,7 @@ def sum_rows(
     vector_bytes : int, constant
         Of a vector: a register, or several.
     halved : tuple
-        Empty, unless the last vector is half of one: no column is in its other half.
+        Empty, unless only the first half of the last vector is computed: no column is in the other.
     dtype : type
         Of values.
     visits, top, stop : int
@@ -65,8 +65,8 @@ def sum_rows(
             given = dict(zip(names, args[5:], strict=True))
 
             def emit(inner: Any, arguments: SimpleNamespace) -> None:
-                sizes = len(vectors), vector_bytes.literal_value, len(halved) > 0
-                rows = RowsLoop(inner, *sizes, dtype.dtype, arguments)
+                size, half = vector_bytes.literal_value, len(halved) > 0
+                rows = RowsLoop(inner, len(vectors), size, half, dtype.dtype, arguments)
                 rows.each_packed(rows.sum)
                 inner.ret_void()
 
@@ -94,10 +94,10 @@ def finish_rows(
         One of those that `packing` names. GIVEN: `visits`, `offsets` and `values` are the addresses
         of A's indptr of int64, indices of int32 and data, rows are visited by their numbers, and
         `entry` is of no account.
-    vectors, vector_bytes, halved, dtype, visits, top, offsets, values, entry, panel, sums
-        As `sum_rows` has them.
-    later, far
-        Likewise. Of rows as given `far` is of no account.
+    vectors, vector_bytes, dtype, visits, top, offsets, values, entry, panel, sums, later, far
+        As `sum_rows` has them. Of rows as given `far` is of no account.
+    halved : tuple
+        As `sum_rows` has it; not empty only BY_OFFSETS, and where `skips` is empty.
     skips : tuple
         Where it is empty `skipped` is 0, and no code is emitted for it.
     stop : int
@@ -138,8 +138,8 @@ def finish_rows(
         given = dict(zip(names, args[6:], strict=True))
 
         def emit(inner: Any, arguments: SimpleNamespace) -> None:
-            sizes = len(vectors), vector_bytes.literal_value, len(halved) > 0
-            rows = FinishedRowsLoop(inner, *sizes, element, arguments, len(skips) > 0)
+            size, half, skipping = vector_bytes.literal_value, len(halved) > 0, len(skips) > 0
+            rows = FinishedRowsLoop(inner, len(vectors), size, half, element, arguments, skipping)
             if len(form) == len(GIVEN):
                 rows.each_as_given()
                 inner.ret(arguments.stop)

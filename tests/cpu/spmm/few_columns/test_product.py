@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
+from portable_spdnn_cpu.jit import target
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.few_columns import choice, costs, lanes, product, rows
+from portable_spdnn_cpu.spmm.few_columns import choice, costs, lanes, product, row_kernels, rows
 from portable_spdnn_cpu.spmm.few_columns.choice import forms
 from portable_spdnn_cpu.spmm.few_columns.costs import LAST_LEVEL, MEMORY, SECOND_LEVEL
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout
@@ -89,16 +90,31 @@ def test_vectors_of_every_length(form, columns, dtype, length):
         ("lanes", 2, True, np.float64), ("lanes", 3, True, np.float32),
         ("lanes", 4, True, np.float32), ("lanes", 4, True, np.float64),
         ("lanes", 5, False, np.float32), ("sliced", 1, False, np.float32),
-        ("rows", 6, False, np.float64),
+        ("rows", 6, False, np.float64), ("rows", 6, False, np.float32),
     ],
 )  # fmt: skip
-def test_code_for_large_matrices_has_the_same_sums(form, columns, wide, dtype):
+def test_prefetches_and_wide_windows_change_no_sum(form, columns, wide, dtype):
     rng = np.random.default_rng(columns)
     for height, depth in ((37, 200), (90, 1), (5, 700)):
         A = random_rows(rng, height, depth, 0.2, dtype)
         B = rng.standard_normal((depth, columns)).astype(dtype)
         prepared = product_of(A, columns, form, prefetches=True, wide=wide)
         assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(("columns", "dtype"), [(3, np.float32), (8, np.float32), (2, np.float64)])
+def test_long_rows_have_further_sums(columns, dtype, length):
+    spec = RowsSpec(columns, np.dtype(dtype).itemsize, length)
+    assert spec.further_chains == (spec.chains if spec.row_bytes <= min(32, length) else 0)
+    rng, depth = np.random.default_rng(columns), 2 * row_kernels.LONG_ROW
+    counts = [0, *range(row_kernels.LONG_ROW - 9, row_kernels.LONG_ROW + 10), depth]
+    dense = np.zeros((len(counts), depth), dtype)
+    for row, count in zip(dense, counts, strict=True):
+        row[rng.choice(depth, count, replace=False)] = rng.standard_normal(count)
+    A, B = sp.csr_array(dense), rng.standard_normal((depth, columns)).astype(dtype)
+    prepared = product_of(A, columns, "rows", length)
+    assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -319,22 +335,25 @@ def test_the_memory_that_keeps_a_decides_what_is_prefetched(
         asked.append(level)
         return level == LAST_LEVEL
 
-    def found(columns: int) -> set[tuple[int, bool]]:
+    def found(columns: int) -> tuple[int, bool]:
         asked.clear()
-        layouts = [form.layout for form in forms(A, columns, 1e9)]
-        ahead = {getattr(layout, "spec", layout).prefetches for layout in layouts}
+        specs = [getattr(form.layout, "spec", form.layout) for form in forms(A, columns, 1e9)]
+        for spec in specs:
+            if isinstance(spec, LanesSpec):
+                assert spec.wide == choice.is_wide(columns, asked[0])
+        ahead = {spec.prefetches for spec in specs}
         assert len(set(asked)) == len(ahead) == 1
-        return {(asked[0], *ahead)}
+        return asked[0], *ahead
 
     monkeypatch.setattr(choice, "prefetches", noted)
     monkeypatch.setattr(costs, "L2", 1 << 20)
     monkeypatch.setattr(costs, "LAST_CACHE", 1 << 30)
     before = forms(A, 15)[0].seconds
-    assert [found(columns) for columns in (1, 3, 15)] == [{(SECOND_LEVEL, False)}] * 3
+    assert [found(columns) for columns in (1, 3, 15)] == [(SECOND_LEVEL, False)] * 3
     monkeypatch.setattr(costs, "FAR_FROM", 0.1)
-    assert [found(columns) for columns in (1, 3, 15)] == [{(LAST_LEVEL, True)}] * 3
+    assert [found(columns) for columns in (1, 3, 15)] == [(LAST_LEVEL, True)] * 3
     monkeypatch.setattr(costs, "LAST_CACHE", A.nnz)
-    assert [found(columns) for columns in (1, 3, 15)] == [{(MEMORY, False)}] * 3
+    assert [found(columns) for columns in (1, 3, 15)] == [(MEMORY, False)] * 3
     monkeypatch.setattr(costs, "MEMORY_BYTE", 1.0)
     assert forms(A, 15)[0].seconds > 1e6 * before
 
@@ -439,27 +458,46 @@ def test_a_row_of_most_entries_is_not_looked_at_as_a_whole(longest: int) -> None
 @pytest.mark.parametrize(
     ("cpu", "vector_bytes", "expected"),
     [
-        ("znver4", 64, costs.ZEN_4), ("znver5", 64, costs.ZEN_5),
+        ("znver4", 64, costs.ZEN_4), ("znver5", 64, costs.ZEN_5), ("znver4", 32, costs.ZEN_3),
         ("sapphirerapids", 64, costs.INTEL), ("znver3", 32, costs.ZEN_3),
     ],
 )  # fmt: skip
 def test_constants_are_those_of_the_processor(
     cpu: str, vector_bytes: int, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costs, "cpu_name", lambda: cpu)
-    monkeypatch.setattr(costs, "VECTOR_BYTES", vector_bytes)
+    monkeypatch.setattr(target, "cpu_name", lambda: cpu)
+    for module in (target, costs):
+        monkeypatch.setattr(module, "VECTOR_BYTES", vector_bytes)
     assert costs.few_columns_costs_here() is expected
 
 
-def test_what_is_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("cpu", "vector_bytes", "most"),
+    [("znver4", 64, [1, 1, 4]), ("znver5", 64, [1, 3, 4]), ("icelake-server", 64, [1, 3, 4]),
+     ("znver4", 32, [0, 0, 0])],
+)  # fmt: skip
+def test_how_wide_windows_are_by_processor_and_memory(
+    cpu: str, vector_bytes: int, most: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "cpu_name", lambda: cpu)
+    for module in (target, choice):
+        monkeypatch.setattr(module, "VECTOR_BYTES", vector_bytes)
+    for level, columns in zip((SECOND_LEVEL, LAST_LEVEL, MEMORY), most, strict=True):
+        wide = [choice.is_wide(number, level) for number in range(1, 9)]
+        assert wide == [number <= columns for number in range(1, 9)]
+
+
+def test_what_is_prefetched_by_processor_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = SECOND_LEVEL, LAST_LEVEL, MEMORY
     kinds = (LanesSpec, 1), (LanesSpec, 2), (SlicedSpec, 1), (RowsSpec, 8)
     expected = {
         "znver4": [[False] * 3, [False] * 3, [False] * 3, [False, False, True]],
         "znver5": [[False, True, True], [True] * 3, [False, True, True], [False, True, True]],
     }
+    expected["icelake-server"] = expected["znver5"]
+    monkeypatch.setattr(target, "VECTOR_BYTES", 64)
     for name, wanted in expected.items():
-        monkeypatch.setattr(choice, "cpu_name", lambda name=name: name)
+        monkeypatch.setattr(target, "cpu_name", lambda name=name: name)
         assert [[choice.prefetches(*kind, level) for level in levels] for kind in kinds] == wanted
 
 

@@ -20,7 +20,7 @@ from portable_spdnn_cpu.jit.target import has_slow_word_loads
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.stream import kernel
+from portable_spdnn_cpu.spmm.stream import kernel, microkernels
 from portable_spdnn_cpu.spmm.stream import product as stream_product
 from portable_spdnn_cpu.spmm.stream.entries import PADDING
 from portable_spdnn_cpu.spmm.stream.microkernels import LONG_ROW, MAX_VECTORS, pairs
@@ -131,8 +131,9 @@ def test_aligned_operands_are_read_in_place(dtype: Any, pack: bool) -> None:
     StreamVariant(1, 20, 1, 30, in_place=True), StreamVariant(5, 20, 2), StreamVariant(8, 53),
 ])  # fmt: skip
 def test_panels_that_begin_before_the_first_column(
-    variant: StreamVariant, dtype: Any, activation: str
+    variant: StreamVariant, dtype: Any, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)  # whose last vectors may be halved
     item, rng = np.dtype(dtype).itemsize, np.random.default_rng(11)
     A, bias = matrix(11, (19, 53), 0.2, dtype), np.linspace(-1, 1, 19).astype(dtype)
     epilogue = Epilogue(bias, activation, -0.5).prepared("spmm", 19, np.dtype(dtype))
@@ -346,9 +347,10 @@ def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPat
         assert asked == vectors
 
 
+@pytest.mark.parametrize("activation", ["none", "tanh"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_half_of_the_last_vector_is_computed_where_that_suffices(
-    dtype: Any, monkeypatch: pytest.MonkeyPatch
+    dtype: Any, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
@@ -358,11 +360,11 @@ def test_half_of_the_last_vector_is_computed_where_that_suffices(
             return super().__getitem__(key)
 
     monkeypatch.setattr(kernel, "PANEL_KERNELS", Asked(kernel.PANEL_KERNELS))
-    monkeypatch.setattr(stream_product, "computes_by_halves", lambda: True)
+    monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)
     rng, lanes = np.random.default_rng(7), BLOCK_BYTES // np.dtype(dtype).itemsize
     A, bias = matrix(7, (19, 50), 0.3, dtype), rng.uniform(-1, 1, 19).astype(dtype)
-    finish = {"bias": bias[:, None], "lower": -0.2, "upper": 0.7, "activation": "none"}
-    epilogue = Epilogue(bias, "none", -0.2, 0.7).prepared("spmm", 19, np.dtype(dtype))
+    finish = {"bias": bias[:, None], "lower": -0.2, "upper": 0.7, "activation": activation}
+    epilogue = Epilogue(bias, activation, -0.2, 0.7).prepared("spmm", 19, np.dtype(dtype))
     for vectors in (1, 3):
         for last, halved in ((1, True), (lanes // 2, True), (lanes // 2 + 1, False)):
             columns = (vectors - 1) * lanes + last
@@ -412,6 +414,15 @@ def test_code_without_avx512(tmp_path: Path) -> None:
 @needs_sse2
 def test_code_without_avx(tmp_path: Path) -> None:
     assert output_of_products(16, tmp_path) == "False 3 2 1 1"
+
+
+@needs_avx512
+def test_code_for_a_zen_4_computes_half_of_a_vector(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("halved_kernel.py")
+    assert output_with_vectors(64, script, tmp_path, wide="znver4") == ["True", "ymm", "zmm"]
+    (tmp_path / "other").mkdir()
+    found = output_with_vectors(64, script, tmp_path / "other", wide="znver5")
+    assert found == ["False", "zmm"]
 
 
 @needs_avx512

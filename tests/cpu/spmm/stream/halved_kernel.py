@@ -1,0 +1,45 @@
+"""Run in a process of its own: a product whose last vector has columns in its first half alone.
+
+Prints whether only that half is computed, and the registers of the kernel's multiply-adds; raises
+where a result is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numba.core import types
+
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.machine.thread_pool import ALONE
+from portable_spdnn_cpu.spmm.stream import kernel
+from portable_spdnn_cpu.spmm.stream.microkernels import last_is_halved
+from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
+
+COLUMNS = 20  # of float32: a vector and a quarter
+
+
+def main() -> None:
+    """Multiply, then look at the code of the kernel that did."""
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((30, 90)) < 0.3, rng.integers(1, 5, (30, 90)), 0)
+    B = rng.integers(-4, 5, (90, COLUMNS)).astype(np.float32)
+    out = np.full((30, COLUMNS), np.nan, np.float32)
+    A = sp.csr_array(dense.astype(np.float32))
+    StreamProduct(A, Epilogue(), StreamVariant(2, 40)).multiply(B, out, None, ALONE)
+    np.testing.assert_array_equal(out, dense @ B)
+    halved = last_is_halved(4 * COLUMNS, 2)
+    job = kernel.PANEL_KERNELS[2, B.dtype, BY_OFFSETS, False, halved]
+    compiled = numba.njit(nogil=True)(job._compiled.py_func)
+    numbers, constants = [types.intp] * job._numbers, map(types.Omitted, job._constants)
+    compiled.compile(types.void(types.intp, types.CPointer(types.int64), *numbers, *constants))
+    text = "".join(compiled.inspect_asm().values())
+    print(halved, *sorted(set(re.findall(r"vfmadd\w+ps.*%([yz]mm)", text))))
+
+
+if __name__ == "__main__":
+    main()

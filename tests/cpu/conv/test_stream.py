@@ -73,21 +73,31 @@ def test_every_cut_gives_the_convolution(
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-# Whole panels, all but one position, and a vector with one.
-@pytest.mark.parametrize("size", [(16, 28), (17, 79), (7, 23)])
+# Whole panels, all but one position, a vector with one, and rows of a result shorter than an
+# image's.
+@pytest.mark.parametrize(
+    ("size", "sides"), [((16, 28), 1), ((17, 79), 1), ((7, 23), 1), ((7, 25), 0)]
+)
 def test_every_cut_finishes_sums(
-    size: tuple[int, int], dtype: type, activation: str, monkeypatch: pytest.MonkeyPatch
+    size: tuple[int, int],
+    sides: int,
+    dtype: type,
+    activation: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)
     rng = np.random.default_rng(3)
-    x, residual = (rng.uniform(-1, 1, (2, count, *size)).astype(dtype) for count in (3, 5))
+    padding = ((1, 1), (sides, sides))
+    x = rng.uniform(-1, 1, (2, 3, *size)).astype(dtype)
+    of_result = 2, 5, size[0], size[1] - 2 + 2 * sides
+    residual = rng.uniform(-1, 1, of_result).astype(dtype)
     weights, bias = pruned((5, 3, 3, 3), 0.4).astype(dtype), rng.uniform(-1, 1, 5).astype(dtype)
     weights[2] = 0
-    sums = oracle.conv2d(x, weights, (1, 1), ((1, 1), (1, 1)), (1, 1))
+    sums = oracle.conv2d(x, weights, (1, 1), padding, (1, 1))
     added = sums + bias[:, None, None] + residual
     expected = np.maximum(added, 0) if activation == "relu" else added / (1 + np.exp(-added))
     expected = np.clip(expected, -0.2, 0.7)
-    geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, 1, 1, 1, 1)
+    geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, 1, padding, 1, 1)
     epilogue = ps.Epilogue(bias, activation, -0.2, 0.7).prepared("conv2d", 5, x.dtype)
     for cut in some_cuts(weights, geometry, 2):
         convolution = StreamConv(POOL, weights, geometry, epilogue, 2, cut)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from guard_pages import array_before_a_guard_page
+from guard_pages import array_before_a_guard_page, array_behind_a_guard_page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offsets import at_offset
@@ -456,6 +456,25 @@ def test_nothing_is_read_behind_the_padding(vectors: int, in_place: bool, monkey
             out = aligned_empty((3 * rows, B.shape[1]), np.float32)
             product.multiply(B, out, None, POOLS[0])
             np.testing.assert_array_equal(out, dense @ B)
+
+
+@pytest.mark.parametrize("missing", [1, 7, 8, 9, 15])
+@pytest.mark.parametrize("array", [array_before_a_guard_page, array_behind_a_guard_page])
+def test_nothing_is_read_beside_operands(
+    array: Any, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)  # whose last vectors may be halved
+    rng, columns = np.random.default_rng(1), 48 - missing
+    A = matrix(1, (19, 20), 0.3, np.float32)
+    B, residual, out = (
+        array(rows * columns, np.float32).reshape(rows, columns) for rows in (20, 19, 19)
+    )
+    for operand in (B, residual):
+        operand[:] = rng.uniform(-1, 1, operand.shape)
+    for vectors in (1, 3):
+        product = StreamProduct(A, BARE, StreamVariant(vectors, 16))
+        product.multiply(B, out, residual, POOLS[0])
+        np.testing.assert_allclose(out, A @ B + residual, atol=1e-5)
 
 
 @pytest.mark.parametrize("vectors", [1, MAX_VECTORS])

@@ -37,11 +37,13 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tuning.stream_variants.cache_clear()
 
 
-def made_up(script: ModuleType, costs: Costs, kernel: str, noise: float = 0.0) -> list[Any]:
+def made_up(
+    script: ModuleType, costs: Costs, kernel: str, noise: float = 0.0, products: int = 60
+) -> list[Any]:
     """Return timings that a processor of these constants would take."""
     cost_model.COSTS = costs
     rng, found = np.random.default_rng(1), []
-    for product in range(60):
+    for product in range(products):
         rows, inner, columns = map(int, rng.integers(16, 2000, 3))
         entries = int(rows * inner * rng.uniform(0.01, 0.4))
         fortran, out_fortran = map(bool, rng.integers(2, size=2))
@@ -76,7 +78,7 @@ def test_what_slows_all_timings_of_a_product_hardly_counts(
 
         It begins with the constants that are right: what else it ends in would count as well.
         """
-        found = made_up(script, ZEN_4, "stream", noise=0.1)
+        found = made_up(script, ZEN_4, "stream", noise=0.1, products=200)
         ratios = script.log_ratios(script.fitted(ZEN_4, "stream", found), found)
         products = np.array([timing.product for timing in found])
         means = np.bincount(products, ratios) / np.bincount(products)

@@ -1,13 +1,13 @@
 """The kernel of convolutions with pruned weights: panels of pixels against streamed entries.
 
 Pixels of a result are cut into panels of a few vectors, the last one about as wide as it needs to
-be, and panels into bands. A worker takes the
-next task: a band of one image, for one group of channels and a part of its outputs. Where strides
-are not 1 it copies the phases that the band sees. Then, for each panel and each block of what
-kernels see, it gathers a panel into the first-level cache and streams the block's entries against
-it. Sums wait in a tile; when they are complete, bias, residual and activation follow on their way
-to the result: out of registers where the panel is one piece of the result, and else from the tile.
-Where a panel's pixels see what is outside of the image, zeros are put: there is no padded copy.
+be, and panels into bands. A worker takes the next task: a band of one image, for one group of
+channels and a part of its outputs. Where strides are not 1 it copies the phases that the band sees.
+Then, for each panel and each block of what kernels see, it gathers a panel into the first-level
+cache and streams the block's entries against it. Sums wait in a tile; when they are complete, bias,
+residual and activation follow on their way to the result: out of registers where the panel is one
+piece of the result, and else from the tile. Where a panel's pixels see what is outside of the
+image, zeros are put: there is no padded copy.
 
 Bound: that of `spmm.stream.microkernels`; besides, each entry that kernels see costs a copy to the
 panel, shared by all outputs, and each output is written, out of registers or from the tile.
@@ -72,7 +72,7 @@ from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 ) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
 # Vectors of a whole panel, where an image has as many: 7 of 16 pixels are two rows of 56, or four
 # of 28. What is left of an image is a panel of fewer: of as many as it needs, or of the next number
-# here. Each takes a second and more to compile, once on a machine.
+# in LAST_WIDTHS, since the kernel of each takes a second and more to compile, once on a machine.
 WIDTHS, LAST_WIDTHS = (2, 4, 7), (1, 2, 4, 6, 7)
 # Vectors are copied whole where no column of the kernel sees nothing at more positions of a panel:
 # two of each row of 14 pixels in the widest panel of float32, by a kernel 5 wide.

@@ -115,16 +115,15 @@ class StreamConv:
         words[kernel.PANEL_ITEMS] = size
         whole, rest = divmod(self.positions, size)
         if whole:
-            words[kernel.PANEL_KERNEL] = self._address_of_kernel(size)
+            words[kernel.PANEL_KERNEL] = self._address_of_kernel(self.cut.vectors, size)
         if rest:
-            words[kernel.REST_KERNEL] = self._address_of_kernel(rest)
+            vectors = kernel.last_width(-(-rest * self.dtype.itemsize // VECTOR_BYTES))
+            words[kernel.REST_KERNEL] = self._address_of_kernel(vectors, rest)
         return words
 
-    def _address_of_kernel(self, positions: int) -> int:
-        """Return the address of the kernel for panels of so many positions."""
-        itemsize = self.dtype.itemsize
-        vectors = kernel.last_width(-(-positions * itemsize // VECTOR_BYTES))
-        halved = last_is_halved(positions * itemsize, vectors, VECTOR_BYTES)
+    def _address_of_kernel(self, vectors: int, positions: int) -> int:
+        """Return the address of the kernel for panels of so many vectors and positions."""
+        halved = last_is_halved(positions * self.dtype.itemsize, vectors, VECTOR_BYTES)
         return kernel.PANEL_KERNELS[vectors, halved, self.dtype.name].address
 
 

@@ -43,7 +43,7 @@ class Cut:
     Attributes
     ----------
     vectors : int
-        Of a whole panel.
+        Of a whole panel, one of `kernel.LAST_WIDTHS`.
     block : int
         What kernels see for one panel, at most.
     bands, parts, threads : int

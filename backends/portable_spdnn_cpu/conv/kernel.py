@@ -190,12 +190,12 @@ def convolve_panels(
     for position in range(begin, end, size):
         count = min(size, end - position)
         source = base + position
-        # Whether whole vectors may be loaded: all lie in memory, and few lanes see nothing. Rows of
-        # a whole panel are a constant apart then: else images of 64 channels took a twentieth
-        # longer.
-        is_readable = apart == size and source + words[MIN_SOURCE] >= 0
+        # Whether whole vectors may be loaded: all lie in memory, and few lanes see nothing. Not in
+        # narrower panels: where rows are not a constant apart, images of 64 channels took a
+        # twentieth longer.
+        is_readable = source + words[MIN_SOURCE] >= 0
         is_readable &= source + words[MAX_SOURCE] + size <= readable_items
-        is_whole = is_readable and find_edges(task, position, size, edges)
+        is_whole = apart == size and is_readable and find_edges(task, position, size, edges)
         if not is_whole:
             mask_panel(task, position, len(width), lanes, masks)
         # Whether the panel's pixels follow each other in the result and reach into its last vector,

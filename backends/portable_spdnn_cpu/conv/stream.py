@@ -52,7 +52,6 @@ class StreamConv:
         self.layout = layout = image_layout(matrices, geometry)
         size = conv_size(matrices, geometry, layout, images)
         self.task = task = make_task(size, cut)
-        self.items, self.positions = size.copied_items(cut), size.positions
         plane, first = geometry.height * geometry.width, 0
         if layout.copied:
             plane, first = task.phase_stride * len(layout.phases), layout.first
@@ -61,7 +60,7 @@ class StreamConv:
         channel = plane * np.arange(geometry.group_channels)
         sources = (channel[:, None] + place.ravel()).astype(np.int64)
         packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
-        words = self._make_words(packed, epilogue)
+        words = self._make_words(packed, epilogue, size)
         self._job = ImageJob(kernel.JOBS[self.dtype.name], words, self.dtype)
         self._memory = self.workers.threads * int(words[kernel.WORKSPACE_BYTES])
 
@@ -79,7 +78,7 @@ class StreamConv:
         """Return how the convolution is cut."""
         return f"Entries of the weights are streamed against {self.cut}"
 
-    def _make_words(self, packed: PackedConv, epilogue: Epilogue) -> Array:
+    def _make_words(self, packed: PackedConv, epilogue: Epilogue, size: ConvSize) -> Array:
         """Return the words of a job, but for the arrays of a call."""
         task = [number for item in self.task for number in np.ravel(item)]
         threads = self.workers.threads
@@ -98,24 +97,24 @@ class StreamConv:
         sources = packed.sources
         words[kernel.MIN_SOURCE] = sources.min(initial=0)
         words[kernel.MAX_SOURCE] = sources.max(initial=0)
-        size = self.cut.vectors * VECTOR_BYTES // self.dtype.itemsize
+        panel_items = self.cut.vectors * VECTOR_BYTES // self.dtype.itemsize
         longest = int((packed.blocks[:, 1] - packed.blocks[:, 0]).max(initial=0))
         height, width = self.geometry.kernel
         items = (
-            self.items * self.dtype.itemsize,
-            longest * size * self.dtype.itemsize,
-            -(-self.geometry.group_outputs // self.cut.parts) * size * self.dtype.itemsize,
+            size.copied_items(self.cut) * self.dtype.itemsize,
+            longest * panel_items * self.dtype.itemsize,
+            -(-self.geometry.group_outputs // self.cut.parts) * panel_items * self.dtype.itemsize,
             (height * width + height + width) * self.cut.vectors * 4,
-            size * 3 * 8,
+            panel_items * 3 * 8,
             height * width * (1 + kernel.MAX_EDGES) * 8,
         )
         ends = np.cumsum([-(-count // CACHE_LINE) * CACHE_LINE for count in items])
         words[kernel.PANEL_AT : kernel.EDGES_AT + 1] = ends[:-1]
         words[kernel.WORKSPACE_BYTES] = ends[-1]
-        words[kernel.PANEL_ITEMS] = size
-        whole, rest = divmod(self.positions, size)
+        words[kernel.PANEL_ITEMS] = panel_items
+        whole, rest = divmod(size.positions, panel_items)
         if whole:
-            words[kernel.PANEL_KERNEL] = self._address_of_kernel(self.cut.vectors, size)
+            words[kernel.PANEL_KERNEL] = self._address_of_kernel(self.cut.vectors, panel_items)
         if rest:
             vectors = kernel.last_width(-(-rest * self.dtype.itemsize // VECTOR_BYTES))
             words[kernel.REST_KERNEL] = self._address_of_kernel(vectors, rest)

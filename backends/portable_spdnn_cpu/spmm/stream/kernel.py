@@ -235,7 +235,7 @@ def multiply_panels(
 
 
 # By vectors of a panel, type, form of the weights, whether panels may begin before column 0, and
-# whether the last vector is half of one. Variants that are chosen have at most
+# whether only the first half of the last vector is computed. Variants that are chosen have at most
 # `microkernels.MAX_VECTORS`.
 PANEL_KERNELS = {
     (vectors, dtype, form, shifted, halved): Job(

@@ -44,7 +44,7 @@ from portable_spdnn_cpu.spmm.few_columns.kernel import (
 )
 from portable_spdnn_cpu.spmm.few_columns.product import MAX_ROW_BYTES, FewColumnsProduct
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
-from portable_spdnn_cpu.spmm.plain_arrays import BY_ROWS, place_of
+from portable_spdnn_cpu.spmm.plain_arrays import BY_ROWS, Place, place_of
 
 # Seconds, measured on a Zen 5, of what is spared here: what Python does around all layers, and for
 # each of them. And of a piece besides the entries: of a product, and of an item of features and of
@@ -281,53 +281,46 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
     Returns
     -------
     bool
-        False if features are not as expected, not in C order without gaps, or not finite, or if a
-        score is NaN.
+        False if features are not as expected, not in C order, or not finite, or if a score is NaN.
     """
     jobs = array_at(jobs_at, layers, np.int64)
     first = array_at(jobs[0], FIRST_PART, np.int64)
     first[EXPECTED_B + OF_SHAPE] = inputs
     if inputs < piece or not is_expected(features, jobs[0] + 8 * EXPECTED_B):
         return False
-    features_at, _, neurons, order = place_of(features)
-    scores_at, _, outputs, _ = place_of(out)
-    if order != BY_ROWS:
+    given, scores = place_of(features, first[ITEMSIZE]), place_of(out, first[ITEMSIZE])
+    if given.order != BY_ROWS:
         return False
     state = release_lock()
-    valid = run_pieces(jobs, piece, inputs, features_at, neurons, scores_at, outputs)
+    valid = run_pieces(jobs, piece, inputs, given, scores)
     take_lock(state)
     return valid
 
 
 @kernel_part
-def run_pieces(
-    jobs: Array,
-    piece: int,
-    inputs: int,
-    features_at: int,
-    neurons: int,
-    scores_at: int,
-    outputs: int,
-) -> bool:
-    """Do what `run_layers` does, for features and scores at addresses, in C order.
+def run_pieces(jobs: Array, piece: int, inputs: int, features: Place, scores: Place) -> bool:
+    """Do what `run_layers` does, for features and scores that lie in C order.
 
     Returns whether features are finite, and no score is NaN.
     """
     first = array_at(jobs[0], FIRST_PART, np.int64)
     last = array_at(jobs[jobs.size - 1], FIRST_PART, np.int64)
     itemsize = first[ITEMSIZE]
-    row_bytes, scores_bytes = neurons * itemsize, outputs * itemsize
-    if any_flawed(features_at, inputs * neurons, itemsize, False):
-        return False
+    # Rows of features that follow each other without gaps are looked at as one.
+    together = inputs if features.row_step == features.columns * itemsize else 1
+    for input_ in range(0, inputs, together):
+        at = features.address + input_ * features.row_step
+        if any_flawed(at, together * features.columns, itemsize, False):
+            return False
     for begin in range(0, inputs, piece):
         input_ = min(begin, inputs - piece)
         # Features are the transpose of B, and scores of C.
-        features = features_at + input_ * row_bytes
-        first[B_AT], first[B_ROW], first[B_COLUMN] = features, itemsize, row_bytes
-        write_out(last, scores_at + input_ * scores_bytes, itemsize, scores_bytes)
+        first[B_AT] = features.address + input_ * features.row_step
+        first[B_ROW], first[B_COLUMN] = itemsize, features.row_step
+        write_out(last, scores.address + input_ * scores.row_step, itemsize, scores.row_step)
         for job_at in jobs:
             run_whole(job_at)
-    return not any_flawed(scores_at, inputs * outputs, itemsize, True)
+    return not any_flawed(scores.address, inputs * scores.columns, itemsize, True)
 
 
 @functools.cache

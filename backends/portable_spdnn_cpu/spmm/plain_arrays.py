@@ -1,15 +1,16 @@
 """How B lies in memory, and whether it and C are plain arrays, in one call of compiled code.
 
-Plain are arrays without gaps, with aligned items, which share no memory: C in C order, or its
-transpose, B in either order, or its transpose in C order. Checks in Python take a microsecond, as
-long as a small product.
+Plain are arrays of aligned items which share no memory: C in C order without gaps, or its
+transpose, B in either order, or its transpose in C order. There may be gaps between the rows of B,
+or between columns in Fortran order, as in a slice of a wider array. Checks in Python take a
+microsecond or two, as long as a small product.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.core import types
@@ -24,6 +25,7 @@ from portable_spdnn_cpu.jit.array_objects import (
     MAX_NDIM,
     NDIM,
     SHAPE,
+    STRIDES,
     fields_of,
     locked_kernel,
 )
@@ -34,27 +36,60 @@ from portable_spdnn_cpu.spmm.dense_layout import Layout
 
 ALIGNED, SHIFTED = Layout.ALIGNED, Layout.SHIFTED
 UNALIGNED, FORTRAN = Layout.UNALIGNED, Layout.FORTRAN
-BY_ROWS, BY_COLUMNS, APART = range(3)  # items without gaps, in C or Fortran order, or others
+BY_ROWS, BY_COLUMNS, APART = range(3)  # whose items lie together: those of rows, of columns, none
 NOT_PLAIN = -1
 
 
-@kernel_part
-def place_of(array: Any) -> tuple[int, int, int, int]:
-    """Return address, rows and columns of an array object, and how its items lie.
+class Place(NamedTuple):
+    """Where a matrix lies.
 
-    A vector counts as one column. `BY_ROWS`, also where the order is either, or `BY_COLUMNS`; where
-    there are gaps, or items are not aligned, `APART`.
+    Attributes
+    ----------
+    address : int
+        Of the first item.
+    rows, columns : int
+    row_step, column_step : int
+        Bytes from a row to the next, and from a column.
+    order : int
+        `BY_ROWS`, also where the order is either, or `BY_COLUMNS`: items of a row, or of a column,
+        lie together, and behind those of the one before. `APART`: they do not, or are not aligned.
     """
+
+    address: int
+    rows: int
+    columns: int
+    row_step: int
+    column_step: int
+    order: int
+
+
+@kernel_part
+def place_of(array: Any, itemsize: int) -> Place:
+    """Return where an array object lies; a vector is a matrix of one column."""
     words, halves = fields_of(array)
     shape = array_at(words[SHAPE], MAX_NDIM, np.int64)
-    columns = shape[1] if halves[2 * NDIM] > 1 else 1
-    flags, order = halves[2 * FLAGS], APART
+    strides = array_at(words[STRIDES], MAX_NDIM, np.int64)
+    flags, is_matrix = halves[2 * FLAGS], halves[2 * NDIM] > 1
+    rows, columns = shape[0], shape[1] if is_matrix else 1
+    row_step, column_step = strides[0], strides[1] if is_matrix else itemsize
+    if flags & FLAG_C_CONTIGUOUS:  # steps along an axis of one item may be any
+        row_step, column_step = columns * itemsize, itemsize
+    elif flags & FLAG_F_CONTIGUOUS:
+        row_step, column_step = itemsize, rows * itemsize
+    order = APART
     if flags & FLAG_ALIGNED:
-        if flags & FLAG_C_CONTIGUOUS:
+        if column_step == itemsize and row_step >= columns * itemsize:
             order = BY_ROWS
-        elif flags & FLAG_F_CONTIGUOUS:
+        elif row_step == itemsize and column_step >= rows * itemsize:
             order = BY_COLUMNS
-    return words[DATA], shape[0], columns, order
+    return Place(words[DATA], rows, columns, row_step, column_step, order)
+
+
+@kernel_part
+def end_of(place: Place, itemsize: int) -> int:
+    """Return the address behind the last item of a matrix that has items, and is not `APART`."""
+    last = (place.rows - 1) * place.row_step + (place.columns - 1) * place.column_step
+    return place.address + last + itemsize
 
 
 @locked_kernel
@@ -70,21 +105,18 @@ def plain_layout(B: Any, out: Any, itemsize: int, transposed: bool) -> int:
     transposed : bool
         Whether these are the transposes of B and C.
     """
-    begin, rows, columns, order = place_of(B)
-    out_begin, out_rows, out_columns, out_order = place_of(out)
-    end, out_end = (
-        begin + rows * columns * itemsize,
-        out_begin + out_rows * out_columns * itemsize,
-    )
-    if out_order != BY_ROWS or order == APART or not (out_end <= begin or end <= out_begin):
+    given, taken = place_of(B, itemsize), place_of(out, itemsize)
+    if taken.order != BY_ROWS or taken.row_step != taken.columns * itemsize or given.order == APART:
         return NOT_PLAIN
-    if order == BY_COLUMNS:
+    if end_of(given, itemsize) > taken.address and end_of(taken, itemsize) > given.address:
+        return NOT_PLAIN  # they share memory
+    if given.order == BY_COLUMNS:
         return NOT_PLAIN if transposed else FORTRAN
     if transposed:
-        return FORTRAN if rows > 1 else UNALIGNED
-    if columns * itemsize % BLOCK_BYTES:
+        return FORTRAN if given.rows > 1 else UNALIGNED
+    if given.columns * itemsize % BLOCK_BYTES or given.row_step % BLOCK_BYTES:
         return UNALIGNED
-    return SHIFTED if begin % BLOCK_BYTES else ALIGNED
+    return SHIFTED if given.address % BLOCK_BYTES else ALIGNED
 
 
 @functools.cache

@@ -138,12 +138,14 @@ def test_features_in_other_orders_and_of_other_types(first: str) -> None:
     plan, Y = made(network_of((20, 33, 9))), inputs_of(8, 20)
     forms = {
         "plain": Y, "fortran": np.asfortranarray(Y), "float64": Y.astype(np.float64),
-        "apart": np.repeat(Y, 2, axis=0)[::2], "list": Y.tolist(), "reversed": Y[::-1].copy()[::-1],
+        "gaps": np.pad(Y, ((0, 0), (2, 3)), constant_values=np.nan)[:, 2:-3],
+        "apart": np.repeat(Y, 2, axis=1)[:, ::2], "list": Y.tolist(),
+        "reversed": Y[::-1].copy()[::-1],
     }  # fmt: skip
     expected = plan.scores(forms[first])
     for name, form in forms.items():
         assert np.array_equal(plan.scores(form), expected)
-        assert (plan.scores_as_given(form) is None) == (name != "plain")
+        assert (plan.scores_as_given(form) is None) == (name not in ("plain", "gaps"))
 
 
 def test_what_is_wrong_is_told() -> None:
@@ -152,6 +154,7 @@ def test_what_is_wrong_is_told() -> None:
     for value in (np.nan, np.inf, -np.inf):
         Y[3, 19] = value
         assert plan.scores_as_given(Y) is None
+        assert plan.scores_as_given(np.pad(Y, ((0, 0), (0, 1)))[:, :-1]) is None
         with pytest.raises(ps.InputError, match=r"input 3, neuron 19 .* is NaN or infinite"):
             plan.scores(Y)
     with pytest.raises(ps.InputError, match="21 columns"):

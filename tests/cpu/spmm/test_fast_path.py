@@ -5,21 +5,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import mmap
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from concurrent_calls import check_calls_at_a_time
+from guard_pages import array_before_a_guard_page
 from hypothesis import given
 from hypothesis import strategies as st
 from offsets import at_offset
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.jit import array_objects
+from portable_spdnn_cpu.machine.thread_pool import ALONE
 from portable_spdnn_cpu.spmm import cost_model
 from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import Layout
+from portable_spdnn_cpu.spmm.few_columns.choice import forms
+from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, layout_function
 
 NUMBA = ps.get_backend("numba", threads=1)
@@ -46,6 +51,14 @@ def in_memory(kind: str, array: Any) -> Any:
         wide = np.zeros(tuple(2 * size for size in array.shape), array.dtype)
         wide[(slice(None, None, 2),) * array.ndim] = array
         return wide[(slice(None, None, 2),) * array.ndim]
+    if kind == "gaps":  # between rows, as in a slice of columns
+        columns = array.reshape(len(array), -1)
+        wide = np.full((len(array), columns.shape[1] + 5), np.nan, array.dtype)
+        found = wide[:, 2 : 2 + columns.shape[1]]
+        found[...] = columns
+        return found[:, 0] if array.ndim == 1 else found
+    if kind == "transposed gaps":
+        return array.copy() if array.ndim == 1 else in_memory("gaps", array.T).T
     if kind == "backwards":
         return array[::-1].copy()[::-1]
     if kind == "misaligned":
@@ -67,7 +80,10 @@ def handle_of(dtype: Any, columns: int | None) -> Any:
     return NUMBA.spmm_handle(weights(dtype), columns)
 
 
-KINDS = ["plain", "transposed", "apart", "backwards", "misaligned", "aligned", "subclass"]
+KINDS = [
+    "plain", "transposed", "gaps", "transposed gaps", "apart", "backwards", "misaligned", "aligned",
+    "subclass",
+]  # fmt: skip
 
 
 @given(
@@ -131,11 +147,12 @@ def test_b_and_residuals_in_fortran_order_need_no_checks(columns, monkeypatch):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["plain", "gaps"])
 @pytest.mark.parametrize(
     ("is_layer", "columns"),
     [*((False, n) for n in (0, 1, 3, 24)), *((True, n) for n in (1, 3, 24))],
 )
-def test_plain_arrays_need_no_checks(is_layer, columns, monkeypatch):
+def test_plain_arrays_need_no_checks(is_layer, columns, kind, monkeypatch):
     """The second call of a shape does not reach what comes after the checks."""
     A = weights()
     if is_layer:
@@ -149,10 +166,11 @@ def test_plain_arrays_need_no_checks(is_layer, columns, monkeypatch):
         call, given, out = handle.multiply, (INNER, *shape), (ROWS, *shape)
         dense = values(given)
         expected = A.toarray() @ dense
+    dense = in_memory(kind, dense)
     call(dense)
     monkeypatch.setattr(handle, "_run", None)
     for taken in (None, np.empty(out, np.float32)):
-        for residual in (None, np.ones(out, np.float32)):
+        for residual in (None, in_memory(kind, np.ones(out, np.float32))):
             found = call(dense, taken, residual)
             np.testing.assert_allclose(found, expected + (residual is not None), atol=1e-4)
 
@@ -293,15 +311,46 @@ def test_how_plain_arrays_lie_in_memory(dtype):
     assert look(aligned[:, :15].copy(), C, False) == Layout.UNALIGNED
     assert look(aligned, C, True) == Layout.FORTRAN
     assert look(aligned[:1], C, True) == Layout.UNALIGNED  # of one column: in either order
+    # With gaps between rows: they are whole lines apart, or not; columns, and transposes.
+    wide = in_memory("aligned", np.zeros((8, 48), dtype))
+    assert look(wide[:, :16], C, False) == look(wide[:, 16:32], C, False) == Layout.ALIGNED
+    assert look(wide[:, 1:17], C, False) == Layout.SHIFTED
+    assert look(in_memory("gaps", aligned), C, False) == Layout.UNALIGNED
+    assert look(wide[:, :15], C, False) == look(wide[:, 0], C, False) == Layout.UNALIGNED
+    assert look(wide[:, :16], C, True) == Layout.FORTRAN
+    assert look(in_memory("transposed gaps", aligned), C, False) == Layout.FORTRAN
+    assert look(in_memory("transposed gaps", aligned), C, True) == NOT_PLAIN
     assert look(in_memory("transposed", aligned), C, False) == Layout.FORTRAN
     assert look(in_memory("transposed", aligned), C, True) == NOT_PLAIN
     for kind in ("apart", "backwards", "misaligned"):
         for transposed in (False, True):
             assert look(in_memory(kind, aligned), C, transposed) == NOT_PLAIN
-    for kind in ("transposed", "apart", "backwards", "misaligned"):
+    for kind in ("transposed", "gaps", "transposed gaps", "apart", "backwards", "misaligned"):
         assert look(aligned, in_memory(kind, C), False) == NOT_PLAIN
     for first in (0, 1, 127):  # of as many items of both
         assert look(aligned, aligned.ravel()[first : first + 1].reshape(1, 1), False) == NOT_PLAIN
     memory = np.zeros(192, dtype)
     left, right = memory[:128].reshape(8, 16), memory[128:].reshape(4, 16)
     assert NOT_PLAIN not in (look(left, right, False), look(right, left, False))
+    # C in a gap is taken for C in the memory of B; behind the last item of B it is not.
+    memory = np.zeros(2 * 64 + 32, dtype)
+    sliced = memory[:128].reshape(2, 64)[:, :16]
+    assert look(sliced, memory[16:48].reshape(2, 16), False) == NOT_PLAIN
+    assert look(sliced, memory[64 + 15 :][:16].reshape(1, 16), False) == NOT_PLAIN
+    assert look(sliced, memory[64 + 16 :][:64].reshape(4, 16), False) != NOT_PLAIN
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [*range(1, 18), 31, 32])
+def test_nothing_behind_the_last_row_is_read(columns, dtype):
+    """Of rows with gaps between them, the last of which ends where memory does."""
+    inner, pitch = 7, columns + 2
+    A = sp.csr_array(weights(dtype)[:, :inner])
+    memory = array_before_a_guard_page(mmap.PAGESIZE // np.dtype(dtype).itemsize, dtype)
+    B = memory[memory.size - pitch * inner :].reshape(inner, pitch)[:, pitch - columns :]
+    B[...] = values(B.shape, dtype)
+    for form in forms(A, columns, doubtful=np.inf):
+        product = FewColumnsProduct(A, columns, ps.Epilogue(), 1, form)
+        C = np.empty((ROWS, columns), dtype)
+        product.multiply(B, C, None, ALONE)
+        np.testing.assert_allclose(C, A @ B, rtol=1e-4, atol=1e-4)

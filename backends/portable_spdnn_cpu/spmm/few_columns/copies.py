@@ -23,7 +23,7 @@ def copy_to_planes(at: Operands, spec: SlicedSpec, scratch: Value, plane: Value)
     """
     with at.if_copied():
         depth = at.table("depth")
-        adjacent, _ = _orders(at, spec.columns)
+        adjacent = at.is_adjacent("B_row")
         first = at.builder.and_(depth, at.number(-spec.lanes))
         first = at.builder.select(adjacent, first, at.zero)
         kind = at.vector(spec.lanes)
@@ -54,7 +54,7 @@ def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value)
         windows = at.builder.udiv(at.add(depth, held - 1), at.number(held))
         # Whole windows whose vectors end before B does: the last lane is of the next window.
         whole = at.builder.sdiv(at.add(depth, -1), at.number(held))
-        adjacent, packed = _orders(at, spec.columns)
+        adjacent, packed = at.is_adjacent("B_row"), _is_in_rows(at, spec.columns, "==")
         fast = at.builder.or_(adjacent, packed)
         first = at.builder.select(fast, whole, at.zero)
         with at.builder.if_then(adjacent), at.loop(at.zero, whole) as window:
@@ -91,7 +91,9 @@ def copy_to_rows(
     builder = at.builder
     with at.if_copied():
         depth, row_step = at.table("depth"), at.argument["B_row"]
-        columns_apart, packed = _orders(at, spec.columns)
+        columns_apart = at.is_adjacent("B_row")
+        # With gaps between rows, what is read beyond one lies in such a gap, or in the next row.
+        packed = _is_in_rows(at, spec.columns, ">=")
         # Rows of B from `safe` on may not be read as if they were so wide: they end with B.
         excess = 0 if _reads_by_mask(spec) else -(-(spec.width - spec.columns) // spec.columns)
         safe = builder.sub(depth, at.number(excess))
@@ -124,14 +126,11 @@ def copy_to_rows(
                     at.store(value, at.add(place, column * spec.itemsize))
 
 
-def _orders(at: Operands, columns: int) -> tuple[Value, Value]:
-    """Return whether B's columns are contiguous, and whether B is in C order."""
-    along_columns = at.is_adjacent("B_row")
-    row = at.argument["B_row"]
-    along_rows = at.builder.icmp_unsigned("==", row, at.number(at.itemsize * columns))
-    if columns > 1:
-        along_rows = at.builder.and_(along_rows, at.is_adjacent("B_column"))
-    return along_columns, along_rows
+def _is_in_rows(at: Operands, columns: int, than_a_row: str) -> Value:
+    """Return whether rows of B are contiguous, and "==" as far apart as a row is long, or ">="."""
+    row = at.number(at.itemsize * columns)
+    apart = at.builder.icmp_signed(than_a_row, at.argument["B_row"], row)
+    return at.builder.and_(apart, at.is_adjacent("B_column")) if columns > 1 else apart
 
 
 def _entry_of_b(at: Operands, row: Value, column: int) -> Value:

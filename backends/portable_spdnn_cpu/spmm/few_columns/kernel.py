@@ -40,7 +40,7 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
-from portable_spdnn_cpu.spmm.plain_arrays import BY_COLUMNS, NOT_PLAIN, place_of, plain_layout
+from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, place_of, plain_layout
 
 # Words of a job, in this order:
 # - where the operands lie, as `OPERANDS`;
@@ -219,11 +219,10 @@ def plain_place(array: Any, itemsize: int, transposed: bool) -> tuple[int, int, 
 
     `transposed`: of its transpose.
     """
-    address, rows, columns, order = place_of(array)
-    row_step, column_step = columns * itemsize, itemsize
-    if order == BY_COLUMNS:
-        row_step, column_step = itemsize, rows * itemsize
-    return (address, column_step, row_step) if transposed else (address, row_step, column_step)
+    place = place_of(array, itemsize)
+    if transposed:
+        return place.address, place.column_step, place.row_step
+    return place.address, place.row_step, place.column_step
 
 
 @locked_kernel

@@ -21,7 +21,7 @@ from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.microkernels import has_headroom
-from portable_spdnn_cpu.sddmm.operands import read_in_place
+from portable_spdnn_cpu.sddmm.operands import heads_of, read_in_place
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -66,7 +66,6 @@ class SparseAttention:
         if not K.shape[1]:
             out[...] = 0
             return out
-        Q = read_only(np.ascontiguousarray(Q))
         shared = len(self.masks) == 1
         head_bytes = 3 * (K[0].nbytes + V[0].nbytes)
         most = max(1, MAX_PACKED // max(head_bytes, 1)) if shared else 1
@@ -97,8 +96,7 @@ class SparseAttention:
         workers = worth_waking(self.workers, heads * entries * (Q.shape[2] + V.shape[2]))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
         in_place = read_in_place(entries, K, V)  # a mask of few entries has no tiles
-        if not in_place:
-            K, V = (read_only(np.ascontiguousarray(one)) for one in (K, V))
+        q, k, v = map(heads_of, (Q, K, V))
         shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads, in_place
         division = self._divisions.get((number, *shape))
         if division is None:
@@ -116,18 +114,17 @@ class SparseAttention:
 
         def run_blocks(operands: Operands, key_step: int, value_step: int) -> None:
             """Compute blocks of queries on all threads."""
-            given = tile, packed, stage, Q, operands, d, d_v, key_step, value_step, factor
+            given = tile, packed, stage, q, operands, d, d_v, key_step, value_step, factor
             workers.run(lambda worker: attend(counters[1], *given, spaces[worker], out))
 
         if in_place:
-            steps = (one.strides[1] // one.itemsize for one in (K, V))
-            run_blocks(operands_in_place(K, V), *steps)
+            run_blocks(operands_in_place(k, v), k.step, v.step)
             # A flawed row of V makes the results of queries that see it infinite or NaN.
             if not np.isfinite(out).all():
                 flawed = np.logical_not(has_headroom(V))
         elif heads % threads == 0 or heads >= HEADS_EACH * threads:
             own = [buffers.operands(worker, 1, *room) for worker in range(threads)]
-            given = tile, packed, stage, *pattern, Q, K, V
+            given = tile, packed, stage, *pattern, q, k, v
 
             def work(worker: int) -> None:
                 attend_heads(counters[0], *given, *own[worker], d, d_v, factor, spaces[worker], out)
@@ -135,13 +132,12 @@ class SparseAttention:
             workers.run(work)
         else:
             shared, readable = buffers.operands(0, heads, *room)
-            workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
+            workers.run(lambda worker: pack_operands(counters[0], k, v, shared, d, d_v))
             run_blocks(readable, d, d_v)
             flawed = shared.flawed
         if flawed is not None:
-            for head in np.flatnonzero(flawed.any(axis=1)):
-                k, v = (read_only(np.ascontiguousarray(one[head])) for one in (K, V))
-                attend_again(*pattern, Q[head], k, v, flawed[head], factor, out[head])
+            for head in np.flatnonzero(flawed.any(axis=1)).tolist():
+                attend_again(*pattern, q, k, v, head, flawed[head], factor, out[head])
         _SPARE.give_back(buffers)
 
 

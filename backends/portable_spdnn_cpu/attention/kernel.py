@@ -22,6 +22,7 @@ from portable_spdnn_cpu.attention.stages import attend_rows, attend_tiles
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.sddmm.microkernels import load_row, store_row
+from portable_spdnn_cpu.sddmm.operands import Heads
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile
 
 
@@ -55,7 +56,7 @@ def attend(
     tile: RegisterTile,
     mask: PackedMask,
     stage: int,
-    Q: Array,
+    Q: Heads,
     operands: Operands,
     d: int,
     d_v: int,
@@ -70,17 +71,16 @@ def attend(
     Parameters
     ----------
     counter : ndarray of int64, shape (1,)
-    tile, mask, operands, space
+    tile, mask, Q, operands, space
         As their classes say; one mask for all heads. Arrays of `operands` are read-only, as the
         caller's are: so they are of one type, and this is compiled once.
     stage : int
         Blocks of keys whose scores are held at once.
-    Q : ndarray in C order, shape (heads, queries, columns of Q)
     d, d_v : int
         Padded columns of K and V.
     key_step, value_step : int
         How many items apart rows of K and of V are.
-    scale : of the type of Q
+    scale : of the type of all operands
     out : ndarray in C order
     """
     # Taken out of their tuples here: each use of a tuple's array counts its references anew.
@@ -88,7 +88,7 @@ def attend(
     starts, counts, most, totals = space.starts, space.counts, space.most, space.totals
     group_tiles, numbers, bits = mask.group_tiles, mask.panels, mask.bits
     begins, lengths, padding, rest = mask.begins, mask.counts, mask.padding, mask.keys
-    heads, queries, columns = Q.shape
+    source, (heads, queries) = Q.rows, out.shape[:2]
     size = most.size
     blocks = (queries + size - 1) // size
     while True:
@@ -99,8 +99,8 @@ def attend(
         end = min(first + size, queries)
         panels, keys, values = operands.panels[head], operands.keys[head], operands.values[head]
         for query in range(first, end):
-            place = (head * queries + query) * columns
-            load_row(Q, place, columns, rows, (query - first) * d, d)
+            place = head * source.shape[1] + query * Q.step
+            load_row(source, place, Q.columns, rows, (query - first) * d, d)
         rows[(end - first) * d :] = 0
         sums[:] = 0
         most[:] = -np.inf
@@ -134,9 +134,9 @@ def attend_heads(
     stage: int,
     indptr: Array,
     indices: Array,
-    Q: Array,
-    K: Array,
-    V: Array,
+    Q: Heads,
+    K: Heads,
+    V: Heads,
     packed: Operands,
     readable: Operands,
     d: int,
@@ -153,22 +153,25 @@ def attend_heads(
         Shared by all threads.
     indptr, indices : ndarray
         The mask as it was.
-    K, V : ndarray in C order, shape (heads, keys, columns)
+    Q, K, V : Heads
     packed, readable : Operands
         Room for one head, a thread's own, and read-only views of it.
-    tile, mask, stage, Q, d, d_v, scale, space, out
+    tile, mask, stage, d, d_v, scale, space, out
         As `attend` takes them.
     """
     own = np.zeros((2, 1), np.int64)
     while True:
         head = fetch_add(counters, 0, 1)
-        if head >= Q.shape[0]:
+        if head >= out.shape[0]:
             break
         one = slice(head, head + 1)
+        queries = Heads(Q.rows[one], Q.step, Q.columns)
+        keys, values = (
+            Heads(K.rows[one], K.step, K.columns),
+            Heads(V.rows[one], V.step, V.columns),
+        )
         own[:] = 0
-        pack_operands(own[0], K[one], V[one], packed, d, d_v)
-        attend(own[1], tile, mask, stage, Q[one], readable, d, d_v, d, d_v, scale, space, out[one])
+        pack_operands(own[0], keys, values, packed, d, d_v)
+        attend(own[1], tile, mask, stage, queries, readable, d, d_v, d, d_v, scale, space, out[one])
         if packed.flawed[0].any():
-            attend_again(
-                indptr, indices, Q[head], K[head], V[head], packed.flawed[0], scale, out[head]
-            )
+            attend_again(indptr, indices, Q, K, V, head, packed.flawed[0], scale, out[head])

@@ -9,7 +9,7 @@ import numpy as np
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.sddmm.microkernels import load_row
-from portable_spdnn_cpu.sddmm.operands import ROWS_EACH, heads_in_place, transpose_rows
+from portable_spdnn_cpu.sddmm.operands import ROWS_EACH, Heads, rows_of_head, transpose_rows
 
 
 class Operands(NamedTuple):
@@ -38,36 +38,38 @@ class Operands(NamedTuple):
 _UNKNOWN = read_only(np.empty((0, 0), np.bool_))
 
 
-def operands_in_place(K: Array, V: Array) -> Operands:
-    """Return K and V, read-only, for a mask without dense tiles.
+def operands_in_place(K: Heads, V: Heads) -> Operands:
+    """Return K and V for a mask without dense tiles.
 
     Their rows need no padding: see `sddmm.operands.read_in_place`.
     """
-    keys = heads_in_place(K)
-    return Operands(keys[:, :0], keys, heads_in_place(V), _UNKNOWN)
+    return Operands(K.rows[:, :0], K.rows, V.rows, _UNKNOWN)
 
 
 @kernel
-def pack_operands(counter: Array, K: Array, V: Array, packed: Operands, d: int, d_v: int) -> None:
-    """Fill `packed` from K, shape (heads, keys, columns), and V alike, both in C order."""
-    heads, length = K.shape[:2]
-    chunks = (length + ROWS_EACH - 1) // ROWS_EACH
-    whole = packed.values.shape[1]
+def pack_operands(counter: Array, K: Heads, V: Heads, packed: Operands, d: int, d_v: int) -> None:
+    """Fill `packed` from K and V of as many heads."""
     panels, keys, values, flawed = packed.panels, packed.keys, packed.values, packed.flawed
+    k, v, (heads, length) = K.rows, V.rows, flawed.shape
+    chunks = (length + ROWS_EACH - 1) // ROWS_EACH
+    whole = values.shape[1]
     while True:
         number = fetch_add(counter, 0, 1)
         if number >= heads * chunks:
             break
         head, first = number // chunks, number % chunks * ROWS_EACH
         end = min(first + ROWS_EACH, length)
+        k_first, v_first = head * k.shape[1], head * v.shape[1]
         if keys.shape[1]:
-            for row in range(head * length + first, head * length + end):
-                load_row(K, row * K.shape[2], K.shape[2], keys, row * d, d)
+            for key in range(first, end):
+                place = (head * length + key) * d
+                load_row(k, k_first + key * K.step, K.columns, keys, place, d)
         if panels.shape[1]:
-            transpose_rows(K[head], first, end, panels[head], d)
+            rows = rows_of_head(K, head, length)
+            transpose_rows(rows, K.columns, first, end, panels[head], d)
         for key in range(first, end):
-            row, place = (head * length + key) * V.shape[2], head * whole + key * d_v
-            flaw = load_row(V, row, V.shape[2], values, place, d_v)
+            place = head * whole + key * d_v
+            flaw = load_row(v, v_first + key * V.step, V.columns, values, place, d_v)
             flawed[head, key] = flaw != 0  # NaN
             if flaw != 0:
                 values[head, key * d_v : (key + 1) * d_v] = 0
@@ -79,9 +81,10 @@ def pack_operands(counter: Array, K: Array, V: Array, packed: Operands, d: int, 
 def attend_again(
     indptr: Array,
     indices: Array,
-    Q: Array,
-    K: Array,
-    V: Array,
+    Q: Heads,
+    K: Heads,
+    V: Heads,
+    head: int,
     flawed: Array,
     scale: float,
     out: Array,
@@ -92,31 +95,36 @@ def attend_again(
     exponentials are divided by their sum before they are multiplied with V, so that a result is not
     finite only where V is not, or is within rounding of the largest number of its type.
     """
-    scores = np.empty(K.shape[0], Q.dtype)
-    for query in range(Q.shape[0]):
+    q, k, v = (
+        rows_of_head(Q, head, out.shape[0]),
+        rows_of_head(K, head, flawed.size),
+        rows_of_head(V, head, flawed.size),
+    )
+    scores = np.empty(flawed.size, out.dtype)
+    for query in range(out.shape[0]):
         keys = indices[indptr[query] : indptr[query + 1]]
         seen = False
         for key in keys:
             seen |= flawed[key]
         if not seen:
             continue
-        most = Q.dtype.type(-np.inf)
+        most = out.dtype.type(-np.inf)
         for number, key in enumerate(keys):
-            score = Q.dtype.type(0)
-            for column in range(Q.shape[1]):
-                score += Q[query, column] * K[key, column]
+            score = out.dtype.type(0)
+            for column in range(Q.columns):
+                score += q[query, column] * k[key, column]
             scores[number] = score * scale
             if scores[number] > most:
                 most = scores[number]
         if most == -np.inf:
-            most = Q.dtype.type(0)
-        total = Q.dtype.type(0)
+            most = out.dtype.type(0)
+        total = out.dtype.type(0)
         for number in range(keys.size):
             scores[number] = np.exp(scores[number] - most)
             total += scores[number]
-        for column in range(V.shape[1]):
-            value = V.dtype.type(0)
+        for column in range(V.columns):
+            value = out.dtype.type(0)
             for number, key in enumerate(keys):
                 share = scores[number] if total == 0 else scores[number] / total
-                value += share * V[key, column]
+                value += share * v[key, column]
             out[query, column] = value

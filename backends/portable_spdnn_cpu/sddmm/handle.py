@@ -13,7 +13,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.kernel import sample, softmax_rows
-from portable_spdnn_cpu.sddmm.operands import heads_in_place, pack_rows, read_in_place
+from portable_spdnn_cpu.sddmm.operands import heads_of, pack_rows, read_in_place
 from portable_spdnn_cpu.sddmm.register_tile import padded, register_tile
 
 L2_SHARE = 2  # a block of keys takes this part of the second-level cache
@@ -24,18 +24,15 @@ def sampled_products(
     workers: ThreadPool, masks: list[Any], Q: Array, K: Array, scale: float
 ) -> list[Any]:
     """Return scale Q K^T at the entries of masks, one for all heads or one each, as csr_array."""
-    Q = read_only(np.ascontiguousarray(Q))
     heads, length = K.shape[:2]
     in_place = read_in_place(max((mask.nnz for mask in masks), default=0), K)
     tile = register_tile(Q.itemsize, Q.shape[2], 1, in_place=in_place)
     d = padded(Q.shape[2], tile.key_part)
-    if in_place:
-        rows, step = heads_in_place(K), K.strides[1] // K.itemsize
-    else:
-        K, step = read_only(np.ascontiguousarray(K)), d
+    rows, step, _ = given = heads_of(K)
+    if not in_place:
         keys = aligned_empty((heads, length * d), Q.dtype)
-        _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), K, keys, d)
-        rows = read_only(keys)
+        _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), given, keys, d)
+        rows, step = read_only(keys), d
     block = max(1, cache_bytes(2) // L2_SHARE // (d * Q.itemsize))
     factor, found = Q.dtype.type(scale), []
     for number, mask in enumerate(masks):
@@ -43,7 +40,7 @@ def sampled_products(
         pattern = mask.indptr.copy(), mask.indices.copy()
         scores = np.empty((Q[part].shape[0], mask.nnz), Q.dtype)
         if scores.size:
-            where = Q[part], rows[part], length, step, block, d
+            where = heads_of(Q[part]), rows[part], length, step, block, d
             operands = tile, *map(read_only, pattern), *where, factor, scores
             counter = np.zeros(1, np.int64)
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)

@@ -13,6 +13,7 @@ import numpy as np
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.sddmm.microkernels import exponentials, largest, load_row, score_rows
+from portable_spdnn_cpu.sddmm.operands import Heads
 from portable_spdnn_cpu.sddmm.register_tile import RegisterTile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -25,7 +26,7 @@ def sample(
     tile: RegisterTile,
     indptr: Array,
     indices: Array,
-    Q: Array,
+    Q: Heads,
     keys: Array,
     length: int,
     step: int,
@@ -39,9 +40,9 @@ def sample(
     Row h of `keys` begins with those of head h of K, `length` of them, each padded to `d` columns
     and `step` items after the one before; `block` is how many of them a cache holds.
     """
-    heads, queries = Q.shape[:2]
+    heads, queries, source = scores.shape[0], indptr.size - 1, Q.rows
     chunks = (queries + QUERIES_EACH - 1) // QUERIES_EACH
-    rows = np.empty(QUERIES_EACH * d, Q.dtype)
+    rows = np.empty(QUERIES_EACH * d, scores.dtype)
     places = np.empty(QUERIES_EACH, np.int64)
     part = LANES * tile.key_part
     while True:
@@ -51,8 +52,8 @@ def sample(
         head, first = number // chunks, number % chunks * QUERIES_EACH
         end = min(first + QUERIES_EACH, queries)
         for query in range(first, end):
-            place = (head * queries + query) * Q.shape[2]
-            load_row(Q, place, Q.shape[2], rows, (query - first) * d, d)
+            place = head * source.shape[1] + query * Q.step
+            load_row(source, place, Q.columns, rows, (query - first) * d, d)
             places[query - first] = indptr[query]
         for limit in range(block, length + block, block):
             for query in range(first, end):

@@ -5,11 +5,14 @@ Or in place, where packing them would take longer than it saves.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.sddmm.microkernels import load_row
 from portable_spdnn_cpu.sddmm.vectors import LANES
 from portable_spdnn_cpu.tiles.copies import TRANSPOSE_BYTES, transpose_into_tile
@@ -24,56 +27,90 @@ def few_entries(entries: int, keys: int) -> bool:
     return entries <= MOST_ENTRIES_PER_KEY * keys
 
 
+class Heads(NamedTuple):
+    """Rows of some heads, where they lie in memory.
+
+    Attributes
+    ----------
+    rows : ndarray, shape (heads, any), read-only, in C order
+        Row h begins where head h does. It may end before the head does: kernels find rows of a head
+        by the number of items between them.
+    step : int
+        Items from a row of a head to the next.
+    columns : int
+        Items of a row.
+    """
+
+    rows: Array
+    step: int
+    columns: int
+
+
+def has_whole_rows(array: Array) -> bool:
+    """Whether items of rows follow each other, and rows, of a shape (heads, length, columns).
+
+    Heads and rows may be any number of items apart, as those of a part of a larger array are.
+    """
+    (head, row, item), columns = array.strides, array.shape[2]
+    if item != array.itemsize or not array.flags.aligned:
+        return False
+    return head >= 0 and row >= columns * item and head % item == row % item == 0
+
+
+def heads_of(array: Array) -> Heads:
+    """Return the rows of an array of shape (heads, length, columns), or of a copy."""
+    heads, length, columns = array.shape
+    if not array.flags.aligned or not (array.flags.c_contiguous or has_whole_rows(array)):
+        array = np.array(array, order="C")
+    if array.flags.c_contiguous:
+        return Heads(read_only(array.reshape(heads, length * columns)), columns, columns)
+    head, row, item = array.strides
+    rows = as_strided(array, (heads, head // item), (head, item), writeable=False)
+    return Heads(rows, row // item, columns)
+
+
+@kernel_part
+def rows_of_head(heads: Heads, head: int, length: int) -> Array:
+    """Return the rows of a head, with what lies between them as further columns."""
+    rows = heads.rows
+    address = rows.ctypes.data + head * rows.shape[1] * rows.itemsize
+    return array_at(address, (length, heads.step), rows.dtype)
+
+
 def read_in_place(entries: int, *operands: Array) -> bool:
     """Whether a mask has few entries for each key, and rows of operands need no padding.
 
-    Operands are of shape (heads, keys, columns); heads and keys may be any number of items apart,
-    as those of a part of a larger array are.
+    Operands are of shape (heads, keys, columns).
     """
     if not few_entries(entries, operands[0].shape[1]):
         return False
-    for K in operands:
-        columns, (head, key, item) = K.shape[2], K.strides
-        if columns == 0 or columns % LANES or item != K.itemsize or not K.flags.aligned:
-            return False
-        if min(head, key) < 0 or head % item or key % item:
-            return False
-    return True
-
-
-def heads_in_place(K: Array) -> Array:
-    """Return a read-only array in C order, in which row h begins where head h of K does.
-
-    It may end before the head does: kernels find rows of K by the number of items between them.
-    """
-    heads, length, columns = K.shape
-    if K.flags.c_contiguous:
-        return read_only(K.reshape(heads, length * columns))
-    head, _, item = K.strides
-    return as_strided(K, (heads, head // item), (head, item), writeable=False)
+    return all(K.shape[2] > 0 and K.shape[2] % LANES == 0 and has_whole_rows(K) for K in operands)
 
 
 @kernel
-def pack_rows(counter: Array, sources: Array, rows: Array, width: int) -> None:
-    """rows[h, width i ...] = sources[h, i], padded to `width`; both in C order."""
-    heads, length, columns = sources.shape
+def pack_rows(counter: Array, sources: Heads, rows: Array, width: int) -> None:
+    """Pack rows of heads: rows[h, width i ...] is row i of head h, padded to `width`."""
+    heads, length, source = rows.shape[0], rows.shape[1] // width, sources.rows
     chunks = (length + ROWS_EACH - 1) // ROWS_EACH
     while True:
         number = fetch_add(counter, 0, 1)
         if number >= heads * chunks:
             break
         head, first = number // chunks, number % chunks * ROWS_EACH
-        for row in range(head * length + first, head * length + min(first + ROWS_EACH, length)):
-            load_row(sources, row * columns, columns, rows, row * width, width)
+        start = head * source.shape[1]
+        for row in range(first, min(first + ROWS_EACH, length)):
+            place = (head * length + row) * width
+            load_row(source, start + row * sources.step, sources.columns, rows, place, width)
 
 
 @kernel_part
-def transpose_rows(source: Array, first: int, end: int, panels: Array, width: int) -> None:
+def transpose_rows(
+    source: Array, columns: int, first: int, end: int, panels: Array, width: int
+) -> None:
     """panels[(width p + c) 16 + k] = source[16 p + k, c] for the panels of rows first .. end - 1.
 
-    `first` is that of a panel; zeros stand for rows from `end` and columns from source's width on.
+    `first` is that of a panel; zeros stand for rows from `end` and columns from `columns` on.
     """
-    columns = source.shape[1]
     side = TRANSPOSE_BYTES // panels.itemsize
     square = columns // side * side
     inputs = np.arange(first, first + LANES)

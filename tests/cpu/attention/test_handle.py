@@ -19,6 +19,7 @@ from portable_spdnn_cpu.attention.handle import (
 from portable_spdnn_cpu.attention.kernel import attend, attend_heads
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.sddmm import handle as sddmm
+from portable_spdnn_cpu.sddmm.operands import heads_of
 from portable_spdnn_cpu.sddmm.register_tile import RegisterTile, most_blocks, register_tile
 
 
@@ -43,6 +44,35 @@ def check(mask: Any, threads: int, heads: int, d: int, d_v: int, dtype: Any = np
     tolerance = 2e-5 if dtype == np.float32 else 1e-12
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
     assert str(mask.nnz) in attention.describe()
+
+
+def placed(kind: str, array: Any) -> Any:
+    """Return the numbers of an array of shape (heads, length, columns) in memory of some kind.
+
+    NaN are between them.
+    """
+    heads, length, columns = array.shape
+    if kind == "heads fused":  # as one product makes Q, K and V of all heads
+        found = np.full((length, heads, 3, columns), np.nan, array.dtype)[:, :, 1]
+        found = found.transpose(1, 0, 2)
+    elif kind == "columns padded":
+        found = np.full((heads, length, columns + 5), np.nan, array.dtype)[..., 2:-3]
+    elif kind == "one of several":
+        found = np.full((2 * heads, length + 7, columns), np.nan, array.dtype)[1::2, 4:-3]
+    elif kind == "items apart":
+        found = np.full((heads, length, 2 * columns), np.nan, array.dtype)[..., ::2]
+    elif kind == "backwards":
+        found = np.full(array.shape, np.nan, array.dtype)[::-1, ::-1]
+    else:
+        assert kind == "misaligned"
+        raw = np.empty(array.nbytes + 1, np.uint8)[1:]
+        found = raw.view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
+
+
+READ_WHERE_THEY_ARE = ["heads fused", "columns padded", "one of several"]
+COPIED = ["items apart", "backwards", "misaligned"]
 
 
 @pytest.fixture
@@ -138,6 +168,51 @@ def test_rows_of_a_few_entries_are_read_in_place(
     ):
         expected = np.where(pattern, every, 0)
         np.testing.assert_allclose(found.toarray(), expected, rtol=close, atol=10 * close)
+
+
+@pytest.mark.parametrize("kind", [*READ_WHERE_THEY_ARE, *COPIED])
+@pytest.mark.parametrize("heads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_of_heads_in_larger_arrays(mask: Any, kind: str, heads: int, threads: int) -> None:
+    rng = np.random.default_rng(7)
+    Q, K, V = (rng.standard_normal((heads, 330, d)).astype(np.float32) for d in (19, 19, 33))
+    V[0, 200, 3] = np.inf  # its queries are computed once more
+    workers = ThreadPool(threads)
+    expected = SparseAttention(workers, [mask], 19)(Q, K, V, 0.25)
+    operands = [placed(kind, one) for one in (Q, K, V)]
+    found = SparseAttention(workers, [mask], 19)(*operands, 0.25)
+    np.testing.assert_array_equal(found, expected)
+    assert np.isinf(found).any()
+    products = sddmm.sampled_products(workers, [mask], Q, K, 0.25)
+    for one, other in zip(
+        sddmm.sampled_products(workers, [mask], *operands[:2], 0.25), products, strict=True
+    ):
+        np.testing.assert_array_equal(one.data, other.data)
+
+
+def test_which_rows_of_heads_are_copied() -> None:
+    def is_copied(given: Any) -> bool:
+        return bool(heads_of(given).rows.ctypes.data != given.ctypes.data)
+
+    for heads in (1, 2):
+        array = np.random.default_rng(8).standard_normal((heads, 5, 3))
+        for kind in [*READ_WHERE_THEY_ARE, *COPIED]:
+            assert is_copied(placed(kind, array)) == (kind in COPIED), kind
+        assert not is_copied(np.broadcast_to(array[:1], (4, 5, 3)))  # one head for all
+        assert is_copied(np.broadcast_to(array[:, :1], array.shape))  # one row for all
+
+
+def test_nothing_behind_the_last_row_of_a_head_is_read(mask: Any) -> None:
+    heads, length, d = 2, 50, 5
+    mask, rng = sp.csr_array(mask[:length, :length]), np.random.default_rng(9)
+    operands = [rng.standard_normal((heads, length, d)).astype(np.float32) for _ in "QKV"]
+    ends = []
+    for one in operands:
+        memory = array_before_a_guard_page(length * heads * d, np.float32)
+        ends.append(memory.reshape(length, heads, d).transpose(1, 0, 2))
+        ends[-1][...] = one
+    attention = SparseAttention(ThreadPool(1), [mask], d)
+    np.testing.assert_array_equal(attention(*ends, 1.0), attention(*operands, 1.0))
 
 
 def test_few_queries_that_see_the_same_keys_make_no_tiles() -> None:

@@ -10,6 +10,7 @@ import pytest
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.conv import pointwise
 from portable_spdnn_cpu.conv.pointwise import PointwiseProduct, is_product
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -59,6 +60,26 @@ def test_products_of_matrices(activation: str) -> None:
                 for place in (None, out):
                     found = convolution(x, place, added).reshape(2, -1)
                     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_products_read_images_that_lie_apart_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a slice of the channels or of the batch."""
+    weights = np.where(RNG.random((5, 7, 1, 1)) < 0.7, 1.5, 0).astype(np.float32)
+    many = RNG.uniform(-1, 1, (6, 9, 4, 9)).astype(np.float32)
+    geometry = conv_geometry("conv2d", (7, 4, 9), weights.shape, 1, 0, 1, 1)
+    epilogue = ps.Epilogue().prepared("conv2d", 5, many.dtype)
+    convolution = PointwiseProduct(ThreadPool(1), weights, geometry, epilogue, False)
+    residual = RNG.uniform(-1, 1, (3, 8, 4, 9)).astype(np.float32)[:, 2:7]
+    around = ((0, 0), (0, 0))
+    for x in (many[:3, 1:8], many[::-2, 1:8], many[:3, 1:8, ::-1]):
+        if x.strides[2] > 0:
+            monkeypatch.setattr(pointwise, "channels_first", None)
+        else:
+            monkeypatch.undo()
+        expected = oracle.conv2d(x, weights, (1, 1), around, (1, 1)) + residual
+        np.testing.assert_allclose(convolution(x, None, residual), expected, atol=1e-5)
 
 
 def depthwise(x: Any, weights: Any, stride: Any, padding: Any, dilation: int) -> Any:

@@ -92,6 +92,22 @@ def end_of(place: Place, itemsize: int) -> int:
     return place.address + last + itemsize
 
 
+@kernel_part
+def layout_between(B: Place, out: Place, itemsize: int, transposed: bool) -> int:
+    """Return what `plain_layout` does, of the places of its arrays."""
+    if out.order != BY_ROWS or out.row_step != out.columns * itemsize or B.order == APART:
+        return NOT_PLAIN
+    if end_of(B, itemsize) > out.address and end_of(out, itemsize) > B.address:
+        return NOT_PLAIN  # they share memory
+    if B.order == BY_COLUMNS:
+        return NOT_PLAIN if transposed else FORTRAN
+    if transposed:
+        return FORTRAN if B.rows > 1 else UNALIGNED
+    if B.columns * itemsize % BLOCK_BYTES or B.row_step % BLOCK_BYTES:
+        return UNALIGNED
+    return SHIFTED if B.address % BLOCK_BYTES else ALIGNED
+
+
 @locked_kernel
 def plain_layout(B: Any, out: Any, itemsize: int, transposed: bool) -> int:
     """Return how B lies in memory, one of `Layout`, or NOT_PLAIN.
@@ -105,18 +121,7 @@ def plain_layout(B: Any, out: Any, itemsize: int, transposed: bool) -> int:
     transposed : bool
         Whether these are the transposes of B and C.
     """
-    given, taken = place_of(B, itemsize), place_of(out, itemsize)
-    if taken.order != BY_ROWS or taken.row_step != taken.columns * itemsize or given.order == APART:
-        return NOT_PLAIN
-    if end_of(given, itemsize) > taken.address and end_of(taken, itemsize) > given.address:
-        return NOT_PLAIN  # they share memory
-    if given.order == BY_COLUMNS:
-        return NOT_PLAIN if transposed else FORTRAN
-    if transposed:
-        return FORTRAN if given.rows > 1 else UNALIGNED
-    if given.columns * itemsize % BLOCK_BYTES or given.row_step % BLOCK_BYTES:
-        return UNALIGNED
-    return SHIFTED if given.address % BLOCK_BYTES else ALIGNED
+    return layout_between(place_of(B, itemsize), place_of(out, itemsize), itemsize, transposed)
 
 
 @functools.cache

@@ -40,7 +40,7 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
-from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, place_of, plain_layout
+from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, Place, layout_between, place_of
 
 # Words of a job, in this order:
 # - where the operands lie, as `OPERANDS`;
@@ -214,12 +214,8 @@ def multiply(job_at: int, run_now: bool, B: Array, out: Array, residual: Array) 
 
 
 @kernel_part
-def plain_place(array: Any, itemsize: int, transposed: bool) -> tuple[int, int, int]:
-    """Return address, and bytes from row to row and from column to column, of a plain array.
-
-    `transposed`: of its transpose.
-    """
-    place = place_of(array, itemsize)
+def steps_of(place: Place, transposed: bool) -> tuple[int, int, int]:
+    """Return address, and bytes from row to row and from column to column; or of the transpose."""
     if transposed:
         return place.address, place.column_step, place.row_step
     return place.address, place.row_step, place.column_step
@@ -246,18 +242,20 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
         return False
     words = array_at(job_at, FIRST_PART, np.int64)
     itemsize, transposed = words[ITEMSIZE], words[TRANSPOSED] != 0
-    if plain_layout(B, out, itemsize, transposed) != words[LAYOUT]:
+    given, taken = place_of(B, itemsize), place_of(out, itemsize)
+    if layout_between(given, taken, itemsize, transposed) != words[LAYOUT]:
         return False
-    words[B_AT], words[B_ROW], words[B_COLUMN] = plain_place(B, itemsize, transposed)
-    write_out(words, *plain_place(out, itemsize, transposed))
+    words[B_AT], words[B_ROW], words[B_COLUMN] = steps_of(given, transposed)
+    write_out(words, *steps_of(taken, transposed))
     words[RESIDUAL_AT] = 0
     if address_of_object(residual) != words[NONE_ADDRESS]:
         if not is_expected(residual, of_out):
             return False
-        if plain_layout(residual, out, itemsize, transposed) == NOT_PLAIN:
+        added = place_of(residual, itemsize)
+        if layout_between(added, taken, itemsize, transposed) == NOT_PLAIN:
             return False
-        place = plain_place(residual, itemsize, transposed)
-        words[RESIDUAL_AT], words[RESIDUAL_ROW], words[RESIDUAL_COLUMN] = place
+        steps = steps_of(added, transposed)
+        words[RESIDUAL_AT], words[RESIDUAL_ROW], words[RESIDUAL_COLUMN] = steps
     state = release_lock()
     run_whole(job_at)
     take_lock(state)

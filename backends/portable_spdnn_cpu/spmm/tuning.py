@@ -51,9 +51,21 @@ FITTED_BYTES, UNFITTED_FACTOR = 8192, 0.5
 NARROW_BYTES, FORTRAN_FACTOR = 256, 0.8
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
 def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
-    """Return the variants of the stream, the fastest by the model first."""
+    """Return the variants of the stream, the fastest by the model first.
+
+    Numbers of columns between two multiples of half a vector share an order: to find one takes
+    about a millisecond, and sequences of many lengths, say, are as many products. The model does
+    not tell such numbers from each other, but where a row has less than a vector.
+    """
+    half = BLOCK_BYTES // 2 // size.itemsize
+    if size.vectors > 1 and size.columns % half:
+        size = replace(size, columns=-(-size.columns // half) * half - 1)
+    return _stream_variants(size)
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
     found: list[StreamVariant] = []
     seen: Counter[tuple[object, ...]] = Counter()
     for variant in all_variants(size):

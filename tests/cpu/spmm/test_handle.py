@@ -163,6 +163,19 @@ def test_variants_are_different_and_within_registers(columns: int) -> None:
     assert seconds == sorted(seconds)
 
 
+@pytest.mark.parametrize("itemsize", [4, 8])
+@pytest.mark.parametrize("layout", [Layout.UNALIGNED, Layout.FORTRAN])
+def test_numbers_of_columns_that_the_model_does_not_tell_apart_share_an_order(
+    itemsize: int, layout: int
+) -> None:
+    tuning._stream_variants.cache_clear()
+    for columns in range(1, 150):
+        given = size(columns=columns, itemsize=itemsize, layout=layout)
+        assert tuning.stream_variants(given) == tuning._stream_variants.__wrapped__(given)
+    narrow = 64 // itemsize  # columns of less than a vector each have their own
+    assert tuning._stream_variants.cache_info().misses <= narrow + 2 * (150 // (narrow // 2))
+
+
 def test_when_panels_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "MAX_VECTORS", 8)
     monkeypatch.setattr(tuning, "L2", 1 << 21)

@@ -7,7 +7,7 @@ result's memory reused; at 16,384 neurons that depends on which pages the system
 operands, and is left to the comparison with peers.
 
 *Few columns*: a pruned layer of 512 x 512, of random pattern, prepared for as many columns of B as
-it is multiplied with.
+it is multiplied with; *sliced*, these are columns of a wider array.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .kernel_models import loads_per_edge, product_model
 
 PARETO = "pareto-4096x512"
 PRUNED = 512  # neurons of the layer that few columns are multiplied with
+WIDE = 64  # columns of the array that B is a slice of
 
 
 def pareto_rows(rows: int, columns: int, mean: float, rng: np.random.Generator) -> Any:
@@ -95,7 +96,8 @@ def test_spmm(case, backend, reference, prepared, challenge_network, measure):
 
 
 @pytest.mark.cases(
-    *(f"{zeros}zeros-{columns}columns" for zeros in (80, 90, 95) for columns in (1, 2, 8, 15))
+    *(f"{zeros}zeros-{columns}columns" for zeros in (80, 90, 95) for columns in (1, 2, 8, 15)),
+    *(f"90zeros-{columns}columns-sliced" for columns in (1, 8)),
 )
 def test_few_columns(case, backend, reference, prepared, measure):
     zeros, columns = (int(part) for part in re.findall(r"\d+", case))
@@ -104,7 +106,8 @@ def test_few_columns(case, backend, reference, prepared, measure):
         rng = np.random.default_rng(0)
         kept = rng.random((PRUNED, PRUNED)) >= zeros / 100
         A = sp.csr_array(np.where(kept, rng.standard_normal(kept.shape), 0).astype(np.float32))
-        B = rng.standard_normal((PRUNED, columns)).astype(np.float32)
+        width = WIDE if case.endswith("-sliced") else columns
+        B = rng.standard_normal((PRUNED, width)).astype(np.float32)[:, :columns]
         expected = reference.spmm(A, B)
         assert_product(expected, A, B)
         return A, B, expected

@@ -188,7 +188,7 @@ class CompiledScores:
         Returns
         -------
         ndarray, shape (inputs, neurons_out), or None
-            None if features are anything else, not in C order without gaps, or not finite, or if a
+            None if features are anything else, not in C order, or not finite, or if a
             score is NaN.
         """
         try:

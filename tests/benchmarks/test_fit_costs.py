@@ -32,9 +32,9 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cost_model, "L1", 1 << 15)
     for module in (cost_model, tuning):
         monkeypatch.setattr(module, "L2", 1 << 20)
-    tuning._stream_variants.cache_clear()
+    tuning._ordered_variants.cache_clear()
     yield
-    tuning._stream_variants.cache_clear()
+    tuning._ordered_variants.cache_clear()
 
 
 def made_up(

@@ -22,7 +22,7 @@ from portable_spdnn_cpu.attention.stages import attend_rows, attend_tiles
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.sddmm.microkernels import load_row, store_row
-from portable_spdnn_cpu.sddmm.operands import Heads
+from portable_spdnn_cpu.sddmm.operands import Heads, one_head
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile
 
 
@@ -80,7 +80,7 @@ def attend(
         Padded columns of K and V.
     key_step, value_step : int
         How many items apart rows of K and of V are.
-    scale : of the type of all operands
+    scale : of the operands' type
     out : ndarray in C order
     """
     # Taken out of their tuples here: each use of a tuple's array counts its references anew.
@@ -88,7 +88,8 @@ def attend(
     starts, counts, most, totals = space.starts, space.counts, space.most, space.totals
     group_tiles, numbers, bits = mask.group_tiles, mask.panels, mask.bits
     begins, lengths, padding, rest = mask.begins, mask.counts, mask.padding, mask.keys
-    source, (heads, queries) = Q.rows, out.shape[:2]
+    source = Q.rows
+    heads, queries = out.shape[:2]
     size = most.size
     blocks = (queries + size - 1) // size
     while True:
@@ -99,8 +100,8 @@ def attend(
         end = min(first + size, queries)
         panels, keys, values = operands.panels[head], operands.keys[head], operands.values[head]
         for query in range(first, end):
-            place = head * source.shape[1] + query * Q.step
-            load_row(source, place, Q.columns, rows, (query - first) * d, d)
+            begin = head * source.shape[1] + query * Q.step
+            load_row(source, begin, Q.columns, rows, (query - first) * d, d)
         rows[(end - first) * d :] = 0
         sums[:] = 0
         most[:] = -np.inf
@@ -164,14 +165,11 @@ def attend_heads(
         head = fetch_add(counters, 0, 1)
         if head >= out.shape[0]:
             break
-        one = slice(head, head + 1)
-        queries = Heads(Q.rows[one], Q.step, Q.columns)
-        keys, values = (
-            Heads(K.rows[one], K.step, K.columns),
-            Heads(V.rows[one], V.step, V.columns),
-        )
         own[:] = 0
-        pack_operands(own[0], keys, values, packed, d, d_v)
-        attend(own[1], tile, mask, stage, queries, readable, d, d_v, d, d_v, scale, space, out[one])
+        pack_operands(own[0], one_head(K, head), one_head(V, head), packed, d, d_v)
+        attend(
+            own[1], tile, mask, stage, one_head(Q, head), readable, d, d_v, d, d_v, scale, space,
+            out[head : head + 1],
+        )  # fmt: skip
         if packed.flawed[0].any():
             attend_again(indptr, indices, Q, K, V, head, packed.flawed[0], scale, out[head])

@@ -50,7 +50,8 @@ def operands_in_place(K: Heads, V: Heads) -> Operands:
 def pack_operands(counter: Array, K: Heads, V: Heads, packed: Operands, d: int, d_v: int) -> None:
     """Fill `packed` from K and V of as many heads."""
     panels, keys, values, flawed = packed.panels, packed.keys, packed.values, packed.flawed
-    k, v, (heads, length) = K.rows, V.rows, flawed.shape
+    k, v = K.rows, V.rows
+    heads, length = flawed.shape
     chunks = (length + ROWS_EACH - 1) // ROWS_EACH
     whole = values.shape[1]
     while True:
@@ -59,17 +60,16 @@ def pack_operands(counter: Array, K: Heads, V: Heads, packed: Operands, d: int, 
             break
         head, first = number // chunks, number % chunks * ROWS_EACH
         end = min(first + ROWS_EACH, length)
-        k_first, v_first = head * k.shape[1], head * v.shape[1]
         if keys.shape[1]:
             for key in range(first, end):
-                place = (head * length + key) * d
-                load_row(k, k_first + key * K.step, K.columns, keys, place, d)
+                begin, place = head * k.shape[1] + key * K.step, (head * length + key) * d
+                load_row(k, begin, K.columns, keys, place, d)
         if panels.shape[1]:
             rows = rows_of_head(K, head, length)
             transpose_rows(rows, K.columns, first, end, panels[head], d)
         for key in range(first, end):
-            place = head * whole + key * d_v
-            flaw = load_row(v, v_first + key * V.step, V.columns, values, place, d_v)
+            begin, place = head * v.shape[1] + key * V.step, head * whole + key * d_v
+            flaw = load_row(v, begin, V.columns, values, place, d_v)
             flawed[head, key] = flaw != 0  # NaN
             if flaw != 0:
                 values[head, key * d_v : (key + 1) * d_v] = 0
@@ -95,11 +95,9 @@ def attend_again(
     exponentials are divided by their sum before they are multiplied with V, so that a result is not
     finite only where V is not, or is within rounding of the largest number of its type.
     """
-    q, k, v = (
-        rows_of_head(Q, head, out.shape[0]),
-        rows_of_head(K, head, flawed.size),
-        rows_of_head(V, head, flawed.size),
-    )
+    q = rows_of_head(Q, head, out.shape[0])
+    k = rows_of_head(K, head, flawed.size)
+    v = rows_of_head(V, head, flawed.size)
     scores = np.empty(flawed.size, out.dtype)
     for query in range(out.shape[0]):
         keys = indices[indptr[query] : indptr[query + 1]]

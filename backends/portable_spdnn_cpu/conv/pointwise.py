@@ -56,14 +56,18 @@ class PointwiseProduct:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
         if out is None:
             out = np.empty(self.geometry.output_shape(len(x)), self.dtype)
-        images, results = self._matrices(x), self._matrices(out)
+        images = self._matrices(x)
+        results = out.reshape(len(x), self.geometry.outputs, self.pixels)
         added: Any = [None] * len(x) if residual is None else self._matrices(residual)
         for image, result, more in zip(images, results, added, strict=True):
             self.product.multiply(image, result, more, out.nbytes)
         return out
 
     def _matrices(self, images: Array) -> Array:
-        """Return a matrix of channels by pixels for each image, copied if it is not in C order."""
+        """Return each image as a matrix of channels by pixels.
+
+        They are copied unless each of them is in C order and aligned; images may lie apart.
+        """
         if not (images.flags.aligned and images[:1].flags.c_contiguous):
             images = channels_first(images, self.product.workers)
         return images.reshape(*images.shape[:2], self.pixels)

@@ -36,7 +36,7 @@ from portable_spdnn_cpu.jit.jobs import array_at
 TYPE = object.__basicsize__ // 8 - 1
 DATA, NDIM, SHAPE, STRIDES, BASE, DTYPE, FLAGS = range(TYPE + 1, TYPE + 8)
 WORDS_READ = FLAGS + 1
-FLAG_C_CONTIGUOUS, FLAG_F_CONTIGUOUS, FLAG_ALIGNED, FLAG_WRITEABLE = 0x1, 0x2, 0x100, 0x400
+FLAG_C_CONTIGUOUS, FLAG_ALIGNED, FLAG_WRITEABLE = 0x1, 0x100, 0x400
 MAX_NDIM = 2
 # Words that tell what is expected of an array: type, dtype, dimensions and extents.
 OF_TYPE, OF_DTYPE, OF_NDIM, OF_SHAPE = range(4)

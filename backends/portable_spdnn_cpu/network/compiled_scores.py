@@ -188,8 +188,8 @@ class CompiledScores:
         Returns
         -------
         ndarray, shape (inputs, neurons_out), or None
-            None if features are anything else, not in C order, or not finite, or if a
-            score is NaN.
+            None if features are anything else, if items of an input are not adjacent, or if
+            features are not finite or a score is NaN.
         """
         try:
             memory = self._unused.pop()  # concurrent calls each have their own
@@ -281,7 +281,8 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
     Returns
     -------
     bool
-        False if features are not as expected, not in C order, or not finite, or if a score is NaN.
+        False if features are not as expected, if items of an input are not adjacent, or if
+        features are not finite or a score is NaN.
     """
     jobs = array_at(jobs_at, layers, np.int64)
     first = array_at(jobs[0], FIRST_PART, np.int64)
@@ -299,14 +300,16 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
 
 @kernel_part
 def run_pieces(jobs: Array, piece: int, inputs: int, features: Place, scores: Place) -> bool:
-    """Do what `run_layers` does, for features and scores that lie in C order.
+    """Do what `run_layers` does, for features and scores whose rows are contiguous.
+
+    There may be gaps between rows of features.
 
     Returns whether features are finite, and no score is NaN.
     """
     first = array_at(jobs[0], FIRST_PART, np.int64)
     last = array_at(jobs[jobs.size - 1], FIRST_PART, np.int64)
     itemsize = first[ITEMSIZE]
-    # Rows of features that follow each other without gaps are looked at as one.
+    # Rows of features without gaps between them are searched in one pass.
     together = inputs if features.row_step == features.columns * itemsize else 1
     for input_ in range(0, inputs, together):
         at = features.address + input_ * features.row_step

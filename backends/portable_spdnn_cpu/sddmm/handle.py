@@ -28,11 +28,12 @@ def sampled_products(
     in_place = read_in_place(max((mask.nnz for mask in masks), default=0), K)
     tile = register_tile(Q.itemsize, Q.shape[2], 1, in_place=in_place)
     d = padded(Q.shape[2], tile.key_part)
-    rows, step, _ = given = heads_of(K)
+    queries, keys = heads_of(Q), heads_of(K)
+    rows, step = keys.rows, keys.step
     if not in_place:
-        keys = aligned_empty((heads, length * d), Q.dtype)
-        _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), given, keys, d)
-        rows, step = read_only(keys), d
+        packed = aligned_empty((heads, length * d), Q.dtype)
+        _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), keys, packed, d)
+        rows, step = read_only(packed), d
     block = max(1, cache_bytes(2) // L2_SHARE // (d * Q.itemsize))
     factor, found = Q.dtype.type(scale), []
     for number, mask in enumerate(masks):
@@ -40,7 +41,8 @@ def sampled_products(
         pattern = mask.indptr.copy(), mask.indices.copy()
         scores = np.empty((Q[part].shape[0], mask.nnz), Q.dtype)
         if scores.size:
-            where = heads_of(Q[part]), rows[part], length, step, block, d
+            some = queries._replace(rows=queries.rows[part])
+            where = some, rows[part], length, step, block, d
             operands = tile, *map(read_only, pattern), *where, factor, scores
             counter = np.zeros(1, np.int64)
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)

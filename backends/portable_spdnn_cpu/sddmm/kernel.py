@@ -40,7 +40,8 @@ def sample(
     Row h of `keys` begins with those of head h of K, `length` of them, each padded to `d` columns
     and `step` items after the one before; `block` is how many of them a cache holds.
     """
-    heads, queries, source = scores.shape[0], indptr.size - 1, Q.rows
+    source = Q.rows
+    heads, queries = scores.shape[0], indptr.size - 1
     chunks = (queries + QUERIES_EACH - 1) // QUERIES_EACH
     rows = np.empty(QUERIES_EACH * d, scores.dtype)
     places = np.empty(QUERIES_EACH, np.int64)
@@ -52,8 +53,8 @@ def sample(
         head, first = number // chunks, number % chunks * QUERIES_EACH
         end = min(first + QUERIES_EACH, queries)
         for query in range(first, end):
-            place = head * source.shape[1] + query * Q.step
-            load_row(source, place, Q.columns, rows, (query - first) * d, d)
+            begin = head * source.shape[1] + query * Q.step
+            load_row(source, begin, Q.columns, rows, (query - first) * d, d)
             places[query - first] = indptr[query]
         for limit in range(block, length + block, block):
             for query in range(first, end):

@@ -32,9 +32,10 @@ class Heads(NamedTuple):
 
     Attributes
     ----------
-    rows : ndarray, shape (heads, any), read-only, in C order
-        Row h begins where head h does. It may end before the head does: kernels find rows of a head
-        by the number of items between them.
+    rows : ndarray, shape (heads, step from head to head), read-only, in C order
+        From the first item of each head to where the next one begins. Row i of head h begins i
+        times `step` items behind the first of rows[h], which may be beyond that, as where heads are
+        interleaved.
     step : int
         Items from a row of a head to the next.
     columns : int
@@ -46,10 +47,11 @@ class Heads(NamedTuple):
     columns: int
 
 
-def has_whole_rows(array: Array) -> bool:
-    """Whether items of rows follow each other, and rows, of a shape (heads, length, columns).
+def has_contiguous_rows(array: Array) -> bool:
+    """Whether the items of each row are adjacent and aligned, and rows do not overlap.
 
-    Heads and rows may be any number of items apart, as those of a part of a larger array are.
+    The array is of shape (heads, length, columns). Heads and rows may be any number of items apart,
+    as in a part of a larger array.
     """
     (head, row, item), columns = array.strides, array.shape[2]
     if item != array.itemsize or not array.flags.aligned:
@@ -58,9 +60,13 @@ def has_whole_rows(array: Array) -> bool:
 
 
 def heads_of(array: Array) -> Heads:
-    """Return the rows of an array of shape (heads, length, columns), or of a copy."""
+    """Return the rows of an array of shape (heads, length, columns).
+
+    One whose rows are not contiguous is copied before.
+    """
     heads, length, columns = array.shape
-    if not array.flags.aligned or not (array.flags.c_contiguous or has_whole_rows(array)):
+    in_c_order = array.flags.c_contiguous and array.flags.aligned
+    if not (in_c_order or has_contiguous_rows(array)):
         array = np.array(array, order="C")
     if array.flags.c_contiguous:
         return Heads(read_only(array.reshape(heads, length * columns)), columns, columns)
@@ -70,8 +76,17 @@ def heads_of(array: Array) -> Heads:
 
 
 @kernel_part
+def one_head(heads: Heads, head: int) -> Heads:
+    """Return a head alone."""
+    return Heads(heads.rows[head : head + 1], heads.step, heads.columns)
+
+
+@kernel_part
 def rows_of_head(heads: Heads, head: int, length: int) -> Array:
-    """Return the rows of a head, with what lies between them as further columns."""
+    """Return the rows of a head, with what lies between them as further columns.
+
+    Only the first `heads.columns` items of a row may be read: memory may end with the last row.
+    """
     rows = heads.rows
     address = rows.ctypes.data + head * rows.shape[1] * rows.itemsize
     return array_at(address, (length, heads.step), rows.dtype)
@@ -84,7 +99,9 @@ def read_in_place(entries: int, *operands: Array) -> bool:
     """
     if not few_entries(entries, operands[0].shape[1]):
         return False
-    return all(K.shape[2] > 0 and K.shape[2] % LANES == 0 and has_whole_rows(K) for K in operands)
+    return all(
+        K.shape[2] > 0 and K.shape[2] % LANES == 0 and has_contiguous_rows(K) for K in operands
+    )
 
 
 @kernel
@@ -97,10 +114,12 @@ def pack_rows(counter: Array, sources: Heads, rows: Array, width: int) -> None:
         if number >= heads * chunks:
             break
         head, first = number // chunks, number % chunks * ROWS_EACH
-        start = head * source.shape[1]
         for row in range(first, min(first + ROWS_EACH, length)):
-            place = (head * length + row) * width
-            load_row(source, start + row * sources.step, sources.columns, rows, place, width)
+            begin, place = (
+                head * source.shape[1] + row * sources.step,
+                (head * length + row) * width,
+            )
+            load_row(source, begin, sources.columns, rows, place, width)
 
 
 @kernel_part

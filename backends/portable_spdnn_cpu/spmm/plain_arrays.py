@@ -1,9 +1,9 @@
 """How B lies in memory, and whether it and C are plain arrays, in one call of compiled code.
 
-Plain are arrays of aligned items which share no memory: C in C order without gaps, or its
-transpose, B in either order, or its transpose in C order. There may be gaps between the rows of B,
-or between columns in Fortran order, as in a slice of a wider array. Checks in Python take a
-microsecond or two, as long as a small product.
+Plain arrays have aligned items and share no memory. C, or its transpose, is in C order without
+gaps. B is in C or Fortran order, its transpose in C order; there may be gaps between its rows (in
+Fortran order, columns), as in a slice of a wider array. Checks in Python take a microsecond or two,
+as long as a small product.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from portable_spdnn_cpu.jit.array_objects import (
     ARRAY_OBJECT,
     DATA,
     FLAG_ALIGNED,
-    FLAG_C_CONTIGUOUS,
-    FLAG_F_CONTIGUOUS,
     FLAGS,
     MAX_NDIM,
     NDIM,
@@ -36,7 +34,7 @@ from portable_spdnn_cpu.spmm.dense_layout import Layout
 
 ALIGNED, SHIFTED = Layout.ALIGNED, Layout.SHIFTED
 UNALIGNED, FORTRAN = Layout.UNALIGNED, Layout.FORTRAN
-BY_ROWS, BY_COLUMNS, APART = range(3)  # whose items lie together: those of rows, of columns, none
+BY_ROWS, BY_COLUMNS, APART = range(3)  # which items are adjacent: of rows, of columns, neither
 NOT_PLAIN = -1
 
 
@@ -49,10 +47,10 @@ class Place(NamedTuple):
         Of the first item.
     rows, columns : int
     row_step, column_step : int
-        Bytes from a row to the next, and from a column.
+        Bytes from a row to the next, and from a column to the next.
     order : int
-        `BY_ROWS`, also where the order is either, or `BY_COLUMNS`: items of a row, or of a column,
-        lie together, and behind those of the one before. `APART`: they do not, or are not aligned.
+        `BY_ROWS` (also where both hold), `BY_COLUMNS`, or `APART`, also where items are not aligned
+        or rows overlap.
     """
 
     address: int
@@ -69,15 +67,12 @@ def place_of(array: Any, itemsize: int) -> Place:
     words, halves = fields_of(array)
     shape = array_at(words[SHAPE], MAX_NDIM, np.int64)
     strides = array_at(words[STRIDES], MAX_NDIM, np.int64)
-    flags, is_matrix = halves[2 * FLAGS], halves[2 * NDIM] > 1
-    rows, columns = shape[0], shape[1] if is_matrix else 1
-    row_step, column_step = strides[0], strides[1] if is_matrix else itemsize
-    if flags & FLAG_C_CONTIGUOUS:  # steps along an axis of one item may be any
-        row_step, column_step = columns * itemsize, itemsize
-    elif flags & FLAG_F_CONTIGUOUS:
-        row_step, column_step = itemsize, rows * itemsize
+    rows, columns = shape[0], shape[1] if halves[2 * NDIM] > 1 else 1
+    # NumPy's stride of an axis of one item may be any number.
+    row_step = strides[0] if rows > 1 else columns * itemsize
+    column_step = strides[1] if columns > 1 else itemsize
     order = APART
-    if flags & FLAG_ALIGNED:
+    if halves[2 * FLAGS] & FLAG_ALIGNED:
         if column_step == itemsize and row_step >= columns * itemsize:
             order = BY_ROWS
         elif row_step == itemsize and column_step >= rows * itemsize:
@@ -94,7 +89,7 @@ def end_of(place: Place, itemsize: int) -> int:
 
 @kernel_part
 def layout_between(B: Place, out: Place, itemsize: int, transposed: bool) -> int:
-    """Return what `plain_layout` does, of the places of its arrays."""
+    """Do what `plain_layout` does, given where B, or a residual, and C lie."""
     if out.order != BY_ROWS or out.row_step != out.columns * itemsize or B.order == APART:
         return NOT_PLAIN
     if end_of(B, itemsize) > out.address and end_of(out, itemsize) > B.address:

@@ -54,18 +54,19 @@ NARROW_BYTES, FORTRAN_FACTOR = 256, 0.8
 def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
     """Return the variants of the stream, the fastest by the model first.
 
-    Numbers of columns between two multiples of half a vector share an order: to find one takes
-    about a millisecond, and sequences of many lengths, say, are as many products. The model does
-    not tell such numbers from each other, but where a row has less than a vector.
+    Numbers of columns between two multiples of half a vector share an order, as the model gives
+    them the same times where a row has more than one vector. To find an order takes about a
+    millisecond, for each length where sequences of many lengths are multiplied.
     """
+    # A multiple itself is not among them: its rows may be whole cache lines.
     half = BLOCK_BYTES // 2 // size.itemsize
     if size.vectors > 1 and size.columns % half:
         size = replace(size, columns=-(-size.columns // half) * half - 1)
-    return _stream_variants(size)
+    return _ordered_variants(size)
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
-def _stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
+def _ordered_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
     found: list[StreamVariant] = []
     seen: Counter[tuple[object, ...]] = Counter()
     for variant in all_variants(size):

@@ -49,7 +49,7 @@ def check(mask: Any, threads: int, heads: int, d: int, d_v: int, dtype: Any = np
 def placed(kind: str, array: Any) -> Any:
     """Return the numbers of an array of shape (heads, length, columns) in memory of some kind.
 
-    NaN are between them.
+    What is a part of a larger array has NaN around.
     """
     heads, length, columns = array.shape
     if kind == "heads fused":  # as one product makes Q, K and V of all heads
@@ -173,7 +173,9 @@ def test_rows_of_a_few_entries_are_read_in_place(
 @pytest.mark.parametrize("kind", [*READ_WHERE_THEY_ARE, *COPIED])
 @pytest.mark.parametrize("heads", [1, 2, 3])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_rows_of_heads_in_larger_arrays(mask: Any, kind: str, heads: int, threads: int) -> None:
+def test_operands_anywhere_in_memory_give_the_same(
+    mask: Any, kind: str, heads: int, threads: int
+) -> None:
     rng = np.random.default_rng(7)
     Q, K, V = (rng.standard_normal((heads, 330, d)).astype(np.float32) for d in (19, 19, 33))
     V[0, 200, 3] = np.inf  # its queries are computed once more
@@ -204,14 +206,14 @@ def test_which_rows_of_heads_are_copied() -> None:
 
 def test_nothing_behind_the_last_row_of_a_head_is_read(mask: Any) -> None:
     heads, length, d = 2, 50, 5
-    mask, rng = sp.csr_array(mask[:length, :length]), np.random.default_rng(9)
-    operands = [rng.standard_normal((heads, length, d)).astype(np.float32) for _ in "QKV"]
+    part, rng = sp.csr_array(mask[:length, :length]), np.random.default_rng(9)
+    operands = [rng.standard_normal((heads, length, d)).astype(np.float32) for _ in range(3)]
     ends = []
     for one in operands:
         memory = array_before_a_guard_page(length * heads * d, np.float32)
         ends.append(memory.reshape(length, heads, d).transpose(1, 0, 2))
         ends[-1][...] = one
-    attention = SparseAttention(ThreadPool(1), [mask], d)
+    attention = SparseAttention(ThreadPool(1), [part], d)
     np.testing.assert_array_equal(attention(*ends, 1.0), attention(*operands, 1.0))
 
 

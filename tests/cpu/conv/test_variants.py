@@ -62,24 +62,28 @@ def test_products_of_matrices(activation: str) -> None:
                     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_products_read_images_that_lie_apart_where_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As after a slice of the channels or of the batch."""
+def test_products_copy_no_slices_of_batches_and_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = np.where(RNG.random((5, 7, 1, 1)) < 0.7, 1.5, 0).astype(np.float32)
     many = RNG.uniform(-1, 1, (6, 9, 4, 9)).astype(np.float32)
     geometry = conv_geometry("conv2d", (7, 4, 9), weights.shape, 1, 0, 1, 1)
     epilogue = ps.Epilogue().prepared("conv2d", 5, many.dtype)
     convolution = PointwiseProduct(ThreadPool(1), weights, geometry, epilogue, False)
     residual = RNG.uniform(-1, 1, (3, 8, 4, 9)).astype(np.float32)[:, 2:7]
-    around = ((0, 0), (0, 0))
-    for x in (many[:3, 1:8], many[::-2, 1:8], many[:3, 1:8, ::-1]):
-        if x.strides[2] > 0:
-            monkeypatch.setattr(pointwise, "channels_first", None)
-        else:
-            monkeypatch.undo()
-        expected = oracle.conv2d(x, weights, (1, 1), around, (1, 1)) + residual
-        np.testing.assert_allclose(convolution(x, None, residual), expected, atol=1e-5)
+    raw = np.empty(3 * 5 * 4 * 9 * 4 + 1, np.uint8)
+    misaligned = raw[1:].view(np.float32).reshape(3, 5, 4, 9)
+
+    def check(x: Any) -> None:
+        sums = oracle.conv2d(x, weights, (1, 1), ((0, 0), (0, 0)), (1, 1))
+        for out in (None, np.empty((3, 5, 4, 9), np.float32), misaligned):
+            found = convolution(x, out, residual)
+            assert found is out or out is None
+            np.testing.assert_allclose(found, sums + residual, atol=1e-5)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pointwise, "channels_first", None)
+        check(many[:3, 1:8])
+        check(many[::-2, 1:8])
+    check(many[:3, 1:8, ::-1])
 
 
 def depthwise(x: Any, weights: Any, stride: Any, padding: Any, dilation: int) -> Any:

@@ -311,12 +311,13 @@ def test_how_plain_arrays_lie_in_memory(dtype):
     assert look(aligned[:, :15].copy(), C, False) == Layout.UNALIGNED
     assert look(aligned, C, True) == Layout.FORTRAN
     assert look(aligned[:1], C, True) == Layout.UNALIGNED  # of one column: in either order
-    # With gaps between rows: they are whole lines apart, or not; columns, and transposes.
+    # Slices: rows whole lines apart, other rows, single columns, transposes.
     wide = in_memory("aligned", np.zeros((8, 48), dtype))
     assert look(wide[:, :16], C, False) == look(wide[:, 16:32], C, False) == Layout.ALIGNED
     assert look(wide[:, 1:17], C, False) == Layout.SHIFTED
     assert look(in_memory("gaps", aligned), C, False) == Layout.UNALIGNED
     assert look(wide[:, :15], C, False) == look(wide[:, 0], C, False) == Layout.UNALIGNED
+    assert look(wide[:, 0][:, None], C, False) == Layout.UNALIGNED
     assert look(wide[:, :16], C, True) == Layout.FORTRAN
     assert look(in_memory("transposed gaps", aligned), C, False) == Layout.FORTRAN
     assert look(in_memory("transposed gaps", aligned), C, True) == NOT_PLAIN
@@ -342,8 +343,8 @@ def test_how_plain_arrays_lie_in_memory(dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("columns", [*range(1, 18), 31, 32])
-def test_nothing_behind_the_last_row_is_read(columns, dtype):
-    """Of rows with gaps between them, the last of which ends where memory does."""
+def test_few_columns_read_nothing_behind_b(columns, dtype):
+    """The last row ends where memory does, and there are gaps between rows."""
     inner, pitch = 7, columns + 2
     A = sp.csr_array(weights(dtype)[:, :inner])
     memory = array_before_a_guard_page(mmap.PAGESIZE // np.dtype(dtype).itemsize, dtype)

@@ -54,7 +54,10 @@ def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value)
         windows = at.builder.udiv(at.add(depth, held - 1), at.number(held))
         # Whole windows whose vectors end before B does: the last lane is of the next window.
         whole = at.builder.sdiv(at.add(depth, -1), at.number(held))
-        adjacent, packed = at.is_adjacent("B_row"), _is_in_rows(at, spec.columns, "==")
+        adjacent, packed = (
+            at.is_adjacent("B_row"),
+            _rows_are_contiguous(at, spec.columns, gaps=False),
+        )
         fast = at.builder.or_(adjacent, packed)
         first = at.builder.select(fast, whole, at.zero)
         with at.builder.if_then(adjacent), at.loop(at.zero, whole) as window:
@@ -92,12 +95,12 @@ def copy_to_rows(
     with at.if_copied():
         depth, row_step = at.table("depth"), at.argument["B_row"]
         columns_apart = at.is_adjacent("B_row")
-        # With gaps between rows, what is read beyond one lies in such a gap, or in the next row.
-        packed = _is_in_rows(at, spec.columns, ">=")
-        # Rows of B from `safe` on may not be read as if they were so wide: they end with B.
+        by_rows = _rows_are_contiguous(at, spec.columns, gaps=True)
+        # Loads of `spec.width` items reach into what follows a row: a gap, or the next row. From
+        # row `safe` on they might reach beyond B, even without gaps.
         excess = 0 if _reads_by_mask(spec) else -(-(spec.width - spec.columns) // spec.columns)
         safe = builder.sub(depth, at.number(excess))
-        safe = builder.select(packed, safe, at.zero)
+        safe = builder.select(by_rows, safe, at.zero)
         with at.loop(at.zero, blocks) as block:
             first = at.times(block, block_rows)
             end = at.least(at.add(first, block_rows), depth)
@@ -105,7 +108,7 @@ def copy_to_rows(
             target = at.add(scratch, at.times(before, spec.row_bytes))
             begin = at.slot(first.type)
             builder.store(first, begin)
-            with builder.if_then(packed):
+            with builder.if_then(by_rows):
                 stop = at.least(safe, end)
                 with at.loop(first, stop) as row:
                     source = at.add(at.argument["B"], at.times(row, row_step))
@@ -113,7 +116,7 @@ def copy_to_rows(
                 builder.store(
                     builder.select(builder.icmp_signed(">", stop, first), stop, first), begin
                 )
-            with builder.if_then(builder.and_(columns_apart, builder.not_(packed))):
+            with builder.if_then(builder.and_(columns_apart, builder.not_(by_rows))):
                 side = _side(spec)
                 tiles = builder.udiv(builder.sub(end, first), at.number(side))
                 with at.loop(at.zero, tiles) as tile:
@@ -126,10 +129,10 @@ def copy_to_rows(
                     at.store(value, at.add(place, column * spec.itemsize))
 
 
-def _is_in_rows(at: Operands, columns: int, than_a_row: str) -> Value:
-    """Return whether rows of B are contiguous, and "==" as far apart as a row is long, or ">="."""
+def _rows_are_contiguous(at: Operands, columns: int, gaps: bool) -> Value:
+    """Return whether items of B's rows are adjacent, and rows too, or with gaps between them."""
     row = at.number(at.itemsize * columns)
-    apart = at.builder.icmp_signed(than_a_row, at.argument["B_row"], row)
+    apart = at.builder.icmp_signed(">=" if gaps else "==", at.argument["B_row"], row)
     return at.builder.and_(apart, at.is_adjacent("B_column")) if columns > 1 else apart
 
 
@@ -145,7 +148,7 @@ def _row_at(at: Operands, spec: RowsSpec, target: Value, row: Value, first: Valu
 
 
 def _row_of_b(at: Operands, spec: RowsSpec, source: Value) -> Value:
-    """Load a row of a B in C order, and zeros beyond it; without a mask more of B is read."""
+    """Load a row of a B whose rows are contiguous, and zeros beyond; without a mask, read more."""
     kind = at.vector(spec.width)
     if not _reads_by_mask(spec):
         return _first_lanes(at, at.load(kind, source), spec.columns)

@@ -214,8 +214,11 @@ def multiply(job_at: int, run_now: bool, B: Array, out: Array, residual: Array) 
 
 
 @kernel_part
-def steps_of(place: Place, transposed: bool) -> tuple[int, int, int]:
-    """Return address, and bytes from row to row and from column to column; or of the transpose."""
+def address_and_steps(place: Place, transposed: bool) -> tuple[int, int, int]:
+    """Return the address of a matrix, and the bytes from row to row and from column to column.
+
+    `transposed`: of its transpose.
+    """
     if transposed:
         return place.address, place.column_step, place.row_step
     return place.address, place.row_step, place.column_step
@@ -242,20 +245,20 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
         return False
     words = array_at(job_at, FIRST_PART, np.int64)
     itemsize, transposed = words[ITEMSIZE], words[TRANSPOSED] != 0
-    given, taken = place_of(B, itemsize), place_of(out, itemsize)
-    if layout_between(given, taken, itemsize, transposed) != words[LAYOUT]:
+    b_place, out_place = place_of(B, itemsize), place_of(out, itemsize)
+    if layout_between(b_place, out_place, itemsize, transposed) != words[LAYOUT]:
         return False
-    words[B_AT], words[B_ROW], words[B_COLUMN] = steps_of(given, transposed)
-    write_out(words, *steps_of(taken, transposed))
+    words[B_AT], words[B_ROW], words[B_COLUMN] = address_and_steps(b_place, transposed)
+    write_out(words, *address_and_steps(out_place, transposed))
     words[RESIDUAL_AT] = 0
     if address_of_object(residual) != words[NONE_ADDRESS]:
         if not is_expected(residual, of_out):
             return False
-        added = place_of(residual, itemsize)
-        if layout_between(added, taken, itemsize, transposed) == NOT_PLAIN:
+        place = place_of(residual, itemsize)
+        if layout_between(place, out_place, itemsize, transposed) == NOT_PLAIN:
             return False
-        steps = steps_of(added, transposed)
-        words[RESIDUAL_AT], words[RESIDUAL_ROW], words[RESIDUAL_COLUMN] = steps
+        found = address_and_steps(place, transposed)
+        words[RESIDUAL_AT], words[RESIDUAL_ROW], words[RESIDUAL_COLUMN] = found
     state = release_lock()
     run_whole(job_at)
     take_lock(state)

@@ -21,7 +21,7 @@ from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.microkernels import has_headroom
-from portable_spdnn_cpu.sddmm.operands import heads_of, read_in_place
+from portable_spdnn_cpu.sddmm.operands import heads_of, read_in_place, with_contiguous_rows
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -96,6 +96,7 @@ class SparseAttention:
         workers = worth_waking(self.workers, heads * entries * (Q.shape[2] + V.shape[2]))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
         in_place = read_in_place(entries, K, V)  # a mask of few entries has no tiles
+        Q, K, V = map(with_contiguous_rows, (Q, K, V))
         q, k, v = map(heads_of, (Q, K, V))
         shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads, in_place
         division = self._divisions.get((number, *shape))
@@ -118,7 +119,7 @@ class SparseAttention:
             workers.run(lambda worker: attend(counters[1], *given, spaces[worker], out))
 
         if in_place:
-            run_blocks(operands_in_place(k, v), k.step, v.step)
+            run_blocks(operands_in_place(K, V), k.row_step, v.row_step)
             # A flawed row of V makes the results of queries that see it infinite or NaN.
             if not np.isfinite(out).all():
                 flawed = np.logical_not(has_headroom(V))

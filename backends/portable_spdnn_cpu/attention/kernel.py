@@ -21,6 +21,7 @@ from portable_spdnn_cpu.attention.packing import PackedMask
 from portable_spdnn_cpu.attention.stages import attend_rows, attend_tiles
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.sddmm.microkernels import load_row, store_row
 from portable_spdnn_cpu.sddmm.operands import Heads, one_head
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile
@@ -88,7 +89,7 @@ def attend(
     starts, counts, most, totals = space.starts, space.counts, space.most, space.totals
     group_tiles, numbers, bits = mask.group_tiles, mask.panels, mask.bits
     begins, lengths, padding, rest = mask.begins, mask.counts, mask.padding, mask.keys
-    source = Q.rows
+    source = array_at(Q.address, LENGTH, out.dtype)
     heads, queries = out.shape[:2]
     size = most.size
     blocks = (queries + size - 1) // size
@@ -100,7 +101,7 @@ def attend(
         end = min(first + size, queries)
         panels, keys, values = operands.panels[head], operands.keys[head], operands.values[head]
         for query in range(first, end):
-            begin = head * source.shape[1] + query * Q.step
+            begin = head * Q.head_step + query * Q.row_step
             load_row(source, begin, Q.columns, rows, (query - first) * d, d)
         rows[(end - first) * d :] = 0
         sums[:] = 0
@@ -166,9 +167,11 @@ def attend_heads(
         if head >= out.shape[0]:
             break
         own[:] = 0
-        pack_operands(own[0], one_head(K, head), one_head(V, head), packed, d, d_v)
+        queries = one_head(Q, head, out.itemsize)
+        keys, values = one_head(K, head, out.itemsize), one_head(V, head, out.itemsize)
+        pack_operands(own[0], keys, values, packed, d, d_v)
         attend(
-            own[1], tile, mask, stage, one_head(Q, head), readable, d, d_v, d, d_v, scale, space,
+            own[1], tile, mask, stage, queries, readable, d, d_v, d, d_v, scale, space,
             out[head : head + 1],
         )  # fmt: skip
         if packed.flawed[0].any():

@@ -8,8 +8,15 @@ import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.sddmm.microkernels import load_row
-from portable_spdnn_cpu.sddmm.operands import ROWS_EACH, Heads, rows_of_head, transpose_rows
+from portable_spdnn_cpu.sddmm.operands import (
+    ROWS_EACH,
+    Heads,
+    in_place,
+    rows_of_head,
+    transpose_rows,
+)
 
 
 class Operands(NamedTuple):
@@ -38,19 +45,21 @@ class Operands(NamedTuple):
 _UNKNOWN = read_only(np.empty((0, 0), np.bool_))
 
 
-def operands_in_place(K: Heads, V: Heads) -> Operands:
+def operands_in_place(K: Array, V: Array) -> Operands:
     """Return K and V for a mask without dense tiles.
 
     Their rows need no padding: see `sddmm.operands.read_in_place`.
     """
-    return Operands(K.rows[:, :0], K.rows, V.rows, _UNKNOWN)
+    keys = in_place(K)
+    return Operands(keys[:, :0], keys, in_place(V), _UNKNOWN)
 
 
 @kernel
 def pack_operands(counter: Array, K: Heads, V: Heads, packed: Operands, d: int, d_v: int) -> None:
     """Fill `packed` from K and V of as many heads."""
     panels, keys, values, flawed = packed.panels, packed.keys, packed.values, packed.flawed
-    k, v = K.rows, V.rows
+    k = array_at(K.address, LENGTH, values.dtype)
+    v = array_at(V.address, LENGTH, values.dtype)
     heads, length = flawed.shape
     chunks = (length + ROWS_EACH - 1) // ROWS_EACH
     whole = values.shape[1]
@@ -62,13 +71,13 @@ def pack_operands(counter: Array, K: Heads, V: Heads, packed: Operands, d: int, 
         end = min(first + ROWS_EACH, length)
         if keys.shape[1]:
             for key in range(first, end):
-                begin, place = head * k.shape[1] + key * K.step, (head * length + key) * d
-                load_row(k, begin, K.columns, keys, place, d)
+                begin = head * K.head_step + key * K.row_step
+                load_row(k, begin, K.columns, keys, (head * length + key) * d, d)
         if panels.shape[1]:
-            rows = rows_of_head(K, head, length)
+            rows = rows_of_head(K, head, length, values.dtype)
             transpose_rows(rows, K.columns, first, end, panels[head], d)
         for key in range(first, end):
-            begin, place = head * v.shape[1] + key * V.step, head * whole + key * d_v
+            begin, place = head * V.head_step + key * V.row_step, head * whole + key * d_v
             flaw = load_row(v, begin, V.columns, values, place, d_v)
             flawed[head, key] = flaw != 0  # NaN
             if flaw != 0:
@@ -95,9 +104,9 @@ def attend_again(
     exponentials are divided by their sum before they are multiplied with V, so that a result is not
     finite only where V is not, or is within rounding of the largest number of its type.
     """
-    q = rows_of_head(Q, head, out.shape[0])
-    k = rows_of_head(K, head, flawed.size)
-    v = rows_of_head(V, head, flawed.size)
+    q = rows_of_head(Q, head, out.shape[0], out.dtype)
+    k = rows_of_head(K, head, flawed.size, out.dtype)
+    v = rows_of_head(V, head, flawed.size, out.dtype)
     scores = np.empty(flawed.size, out.dtype)
     for query in range(out.shape[0]):
         keys = indices[indptr[query] : indptr[query + 1]]

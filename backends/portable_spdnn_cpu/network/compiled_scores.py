@@ -68,6 +68,8 @@ class ScoresInOneCall:
 
     def scores(self, features: object) -> Array | None:
         """Return the scores of whatever a user gave; None as `CompiledScores.scores` does."""
+        if type(features) is np.memmap:
+            features = np.asarray(features)
         if type(features) is not np.ndarray:
             return None
         shape = features.shape  # once: another thread may change it

@@ -13,7 +13,13 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.kernel import sample, softmax_rows
-from portable_spdnn_cpu.sddmm.operands import heads_of, pack_rows, read_in_place
+from portable_spdnn_cpu.sddmm.operands import (
+    heads_of,
+    in_place,
+    pack_rows,
+    read_in_place,
+    with_contiguous_rows,
+)
 from portable_spdnn_cpu.sddmm.register_tile import padded, register_tile
 
 L2_SHARE = 2  # a block of keys takes this part of the second-level cache
@@ -25,15 +31,17 @@ def sampled_products(
 ) -> list[Any]:
     """Return scale Q K^T at the entries of masks, one for all heads or one each, as csr_array."""
     heads, length = K.shape[:2]
-    in_place = read_in_place(max((mask.nnz for mask in masks), default=0), K)
-    tile = register_tile(Q.itemsize, Q.shape[2], 1, in_place=in_place)
+    packs = not read_in_place(max((mask.nnz for mask in masks), default=0), K)
+    tile = register_tile(Q.itemsize, Q.shape[2], 1, in_place=not packs)
     d = padded(Q.shape[2], tile.key_part)
-    queries, keys = heads_of(Q), heads_of(K)
-    rows, step = keys.rows, keys.step
-    if not in_place:
+    Q, K = with_contiguous_rows(Q), with_contiguous_rows(K)
+    keys = heads_of(K)
+    if packs:
         packed = aligned_empty((heads, length * d), Q.dtype)
         _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), keys, packed, d)
         rows, step = read_only(packed), d
+    else:
+        rows, step = in_place(K), keys.row_step
     block = max(1, cache_bytes(2) // L2_SHARE // (d * Q.itemsize))
     factor, found = Q.dtype.type(scale), []
     for number, mask in enumerate(masks):
@@ -41,8 +49,7 @@ def sampled_products(
         pattern = mask.indptr.copy(), mask.indices.copy()
         scores = np.empty((Q[part].shape[0], mask.nnz), Q.dtype)
         if scores.size:
-            some = queries._replace(rows=queries.rows[part])
-            where = some, rows[part], length, step, block, d
+            where = heads_of(Q[part]), rows[part], length, step, block, d
             operands = tile, *map(read_only, pattern), *where, factor, scores
             counter = np.zeros(1, np.int64)
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)

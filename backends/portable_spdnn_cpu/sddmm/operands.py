@@ -5,14 +5,14 @@ Or in place, where packing them would take longer than it saves.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
-from portable_spdnn_cpu.jit.jobs import array_at
+from portable_spdnn_cpu.jit.jobs import LENGTH, address_of, array_at
 from portable_spdnn_cpu.sddmm.microkernels import load_row
 from portable_spdnn_cpu.sddmm.vectors import LANES
 from portable_spdnn_cpu.tiles.copies import TRANSPOSE_BYTES, transpose_into_tile
@@ -28,22 +28,21 @@ def few_entries(entries: int, keys: int) -> bool:
 
 
 class Heads(NamedTuple):
-    """Rows of some heads, where they lie in memory.
+    """Where the rows of some heads lie in memory, which the caller keeps alive.
 
     Attributes
     ----------
-    rows : ndarray, shape (heads, step from head to head), read-only, in C order
-        From the first item of each head to where the next one begins. Row i of head h begins i
-        times `step` items behind the first of rows[h], which may be beyond that, as where heads are
-        interleaved.
-    step : int
-        Items from a row of a head to the next.
+    address : int
+        Of the first item.
+    head_step, row_step : int
+        Items from a head to the next, and from a row of a head to the next.
     columns : int
-        Items of a row.
+        Items of a row, which are adjacent. No others may be read: memory may end with the last row.
     """
 
-    rows: Array
-    step: int
+    address: int
+    head_step: int
+    row_step: int
     columns: int
 
 
@@ -59,37 +58,30 @@ def has_contiguous_rows(array: Array) -> bool:
     return head >= 0 and row >= columns * item and head % item == row % item == 0
 
 
+def with_contiguous_rows(array: Array) -> Array:
+    """Return an array of shape (heads, length, columns), or a copy if its rows are not so."""
+    return array if has_contiguous_rows(array) else np.array(array, order="C")
+
+
 def heads_of(array: Array) -> Heads:
-    """Return the rows of an array of shape (heads, length, columns).
-
-    One whose rows are not contiguous is copied before.
-    """
-    heads, length, columns = array.shape
-    in_c_order = array.flags.c_contiguous and array.flags.aligned
-    if not (in_c_order or has_contiguous_rows(array)):
-        array = np.array(array, order="C")
-    if array.flags.c_contiguous:
-        return Heads(read_only(array.reshape(heads, length * columns)), columns, columns)
+    """Return where the rows of an array lie, which are contiguous."""
     head, row, item = array.strides
-    rows = as_strided(array, (heads, head // item), (head, item), writeable=False)
-    return Heads(rows, row // item, columns)
+    return Heads(address_of(array), head // item, row // item, array.shape[2])
 
 
 @kernel_part
-def one_head(heads: Heads, head: int) -> Heads:
+def one_head(heads: Heads, head: int, itemsize: int) -> Heads:
     """Return a head alone."""
-    return Heads(heads.rows[head : head + 1], heads.step, heads.columns)
+    address = heads.address + head * heads.head_step * itemsize
+    return Heads(address, 0, heads.row_step, heads.columns)
 
 
 @kernel_part
-def rows_of_head(heads: Heads, head: int, length: int) -> Array:
-    """Return the rows of a head, with what lies between them as further columns.
-
-    Only the first `heads.columns` items of a row may be read: memory may end with the last row.
-    """
-    rows = heads.rows
-    address = rows.ctypes.data + head * rows.shape[1] * rows.itemsize
-    return array_at(address, (length, heads.step), rows.dtype)
+def rows_of_head(heads: Heads, head: int, length: int, dtype: Any) -> Array:
+    """Return the rows of a head, with what lies between them as further columns."""
+    rows = array_at(heads.address, LENGTH, dtype)
+    address = heads.address + head * heads.head_step * rows.itemsize
+    return array_at(address, (length, heads.row_step), dtype)
 
 
 def read_in_place(entries: int, *operands: Array) -> bool:
@@ -104,10 +96,23 @@ def read_in_place(entries: int, *operands: Array) -> bool:
     )
 
 
+def in_place(array: Array) -> Array:
+    """Return a read-only array of a row for each head, from its first item to the next one's.
+
+    Kernels find rows of a head by the number of items between them, which may be beyond that.
+    """
+    heads, length, columns = array.shape
+    if array.flags.c_contiguous:
+        return read_only(array.reshape(heads, length * columns))
+    head, _, item = array.strides
+    return as_strided(array, (heads, head // item), (head, item), writeable=False)
+
+
 @kernel
 def pack_rows(counter: Array, sources: Heads, rows: Array, width: int) -> None:
     """Pack rows of heads: rows[h, width i ...] is row i of head h, padded to `width`."""
-    heads, length, source = rows.shape[0], rows.shape[1] // width, sources.rows
+    heads, length = rows.shape[0], rows.shape[1] // width
+    source = array_at(sources.address, LENGTH, rows.dtype)
     chunks = (length + ROWS_EACH - 1) // ROWS_EACH
     while True:
         number = fetch_add(counter, 0, 1)
@@ -115,11 +120,8 @@ def pack_rows(counter: Array, sources: Heads, rows: Array, width: int) -> None:
             break
         head, first = number // chunks, number % chunks * ROWS_EACH
         for row in range(first, min(first + ROWS_EACH, length)):
-            begin, place = (
-                head * source.shape[1] + row * sources.step,
-                (head * length + row) * width,
-            )
-            load_row(source, begin, sources.columns, rows, place, width)
+            begin = head * sources.head_step + row * sources.row_step
+            load_row(source, begin, sources.columns, rows, (head * length + row) * width, width)
 
 
 @kernel_part

@@ -92,6 +92,8 @@ class FastPaths:
             C = latest.multiply(B, out, residual)
             if C is not None:
                 return C
+        if type(B) is np.memmap:
+            return self.multiply(np.asarray(B), out, residual)
         dtype = self._dtype
         if type(B) is not np.ndarray or B.dtype is not dtype:
             return None

@@ -139,13 +139,13 @@ def test_features_in_other_orders_and_of_other_types(first: str) -> None:
     forms = {
         "plain": Y, "fortran": np.asfortranarray(Y), "float64": Y.astype(np.float64),
         "gaps": np.pad(Y, ((0, 0), (2, 3)), constant_values=np.nan)[:, 2:-3],
-        "apart": np.repeat(Y, 2, axis=1)[:, ::2], "list": Y.tolist(),
+        "apart": np.repeat(Y, 2, axis=1)[:, ::2], "list": Y.tolist(), "mapped": Y.view(np.memmap),
         "reversed": Y[::-1].copy()[::-1],
     }  # fmt: skip
     expected = plan.scores(forms[first])
     for name, form in forms.items():
         assert np.array_equal(plan.scores(form), expected)
-        assert (plan.scores_as_given(form) is None) == (name not in ("plain", "gaps"))
+        assert (plan.scores_as_given(form) is None) == (name not in ("plain", "gaps", "mapped"))
 
 
 def test_what_is_wrong_is_told() -> None:
@@ -164,6 +164,21 @@ def test_what_is_wrong_is_told() -> None:
     for _ in range(2):
         with pytest.raises(ps.NumericalError, match="overflowed"):
             plan.scores(Y)
+
+
+def test_all_features_are_looked_at() -> None:
+    """Of those with gaps too: no score would tell of this one, as activations make it 0."""
+    plan = made(ps.Network([ps.Layer(np.diag(np.arange(1.0, 6)), activation="relu")] * 2))
+    wide = np.ones((4, 8), np.float32)
+    for Y in (wide[:, :5], np.ones((4, 5), np.float32)):
+        plan.scores(Y)
+        assert plan.scores_as_given(Y) is not None
+        for place in np.ndindex(Y.shape):
+            Y[place] = -np.inf
+            assert plan.scores_as_given(Y) is None
+            Y[place] = 1
+    wide[:, 5:] = np.nan
+    assert plan.scores_as_given(wide[:, :5]) is not None
 
 
 @pytest.mark.parametrize("threads", [1, 3])

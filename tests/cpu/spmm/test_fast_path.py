@@ -250,6 +250,22 @@ def test_what_does_not_fit_is_named(columns):
         np.testing.assert_array_equal(arguments[0], before)
 
 
+@pytest.mark.parametrize("columns", [1, 8, 40])
+def test_memory_mapped_operands_need_no_checks(columns, monkeypatch, tmp_path):
+    A = weights()
+    handle: Any = NUMBA.spmm_handle(A)
+    wide = np.memmap(tmp_path / "operand", np.float32, "w+", shape=(INNER, columns + 3))
+    wide[...] = values(wide.shape)
+    for B in (wide[:, 1 : 1 + columns], wide[:, :columns].T.copy().T):
+        expected = A @ np.asarray(B)
+        handle.multiply(B)
+        with monkeypatch.context() as patched:
+            patched.setattr(handle, "_run", None)
+            found = handle.multiply(B, residual=np.ones((ROWS, columns), np.float32))
+        assert type(found) is np.ndarray
+        np.testing.assert_allclose(found, expected + 1, rtol=1e-4, atol=1e-4)
+
+
 def test_what_was_used_last_is_looked_at_first(monkeypatch):
     A, B = weights(), values((INNER, 3))
     handle: Any = NUMBA.spmm_handle(A)
@@ -343,12 +359,14 @@ def test_how_plain_arrays_lie_in_memory(dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("columns", [*range(1, 18), 31, 32])
-def test_few_columns_read_nothing_behind_b(columns, dtype):
-    """The last row ends where memory does, and there are gaps between rows."""
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_few_columns_read_nothing_behind_b(columns, dtype, is_reversed):
+    """The last row in memory ends where that does, and there are gaps between rows."""
     inner, pitch = 7, columns + 2
     A = sp.csr_array(weights(dtype)[:, :inner])
     memory = array_before_a_guard_page(mmap.PAGESIZE // np.dtype(dtype).itemsize, dtype)
     B = memory[memory.size - pitch * inner :].reshape(inner, pitch)[:, pitch - columns :]
+    B = B[::-1] if is_reversed else B
     B[...] = values(B.shape, dtype)
     for form in forms(A, columns, doubtful=np.inf):
         product = FewColumnsProduct(A, columns, ps.Epilogue(), 1, form)

@@ -96,8 +96,9 @@ def copy_to_rows(
         depth, row_step = at.table("depth"), at.argument["B_row"]
         columns_apart = at.is_adjacent("B_row")
         by_rows = _rows_are_contiguous(at, spec.columns, gaps=True)
-        # Loads of `spec.width` items reach into what follows a row: a gap, or the next row. From
-        # row `safe` on they might reach beyond B, even without gaps.
+        # Loads of `spec.width` items reach into what follows a row: the next one, or a gap, memory
+        # of the array that B is a slice of. From row `safe` on they might reach beyond B, even
+        # without gaps.
         excess = 0 if _reads_by_mask(spec) else -(-(spec.width - spec.columns) // spec.columns)
         safe = builder.sub(depth, at.number(excess))
         safe = builder.select(by_rows, safe, at.zero)

@@ -29,8 +29,8 @@ ACTIVATION, LOWER, UPPER, BOUNDED
     The code of `activations.Activation`, the bits of its bounds as float64, and whether they are
     finite.
 LOAD_COLUMNS, STORE_COLUMNS
-    Addresses of the code that copies columns to rows (0 where neither B nor C is in Fortran order)
-    and rows to columns (0 where C is not): see `spmm.transposes`.
+    Addresses of the code that copies columns to rows, and rows to columns, which B, C and a
+    residual in Fortran order take; 0 as long as none was: see `spmm.transposes`.
 PANEL_KERNEL, REST_KERNEL
     Addresses of the kernels that compute whole panels, and what is left of the columns.
 WORKSPACE_BYTES, SUMS_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,11 +77,22 @@ class StreamVariant(NamedTuple):
         return unit_of(self.vectors * BLOCK_BYTES) * min(self.k_block, inner) <= 1 << 16
 
 
-class _Call(NamedTuple):
-    """What calls share, one after the other, whose arrays have the same shapes and strides.
+@dataclass
+class _Call:
+    """What calls share, one after the other, for results of one shape.
 
-    `key` has these, `address` is that of the words, and `whole` is what `ThreadPool.run_job` calls
-    so.
+    Attributes
+    ----------
+    key : tuple
+        What such calls have in common.
+    words : ndarray of int64
+    address : int
+        Of the words.
+    workspace_bytes, threads : int
+    whole : int
+        As `ThreadPool.run_job` has it.
+    read : tuple of int
+        The strides of B that the words tell of; none at first.
     """
 
     key: tuple[Any, ...]
@@ -89,6 +101,7 @@ class _Call(NamedTuple):
     workspace_bytes: int
     threads: int
     whole: int
+    read: tuple[int, ...] = ()
 
 
 class StreamProduct:
@@ -177,24 +190,27 @@ class StreamProduct:
             return
         in_place = self.reads_in_place(B, out)
         shifted = self._begins_before(B, out, in_place, written)
-        key = B.strides, out.strides, out.shape, in_place, shifted, pool.threads, written
+        key = out.strides, out.shape, in_place, shifted, pool.threads, written
         try:
             call: _Call | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
             call = None
         if call is None or call.key != key:
-            if B.size and not _has_contiguous_vectors(B):
-                if call is not None:
-                    self._unused.append(call)  # it may be one for copies of such a B
-                self.multiply(np.array(B, order="C"), out, residual, pool, written)
-                return
             threads = self.threads_used(pool.threads, out.shape[1])
-            call = self._call_for(B, out, threads, in_place, shifted, written, key)
+            call = self._call_for(out, threads, in_place, shifted, written, key)
+        if call.read != B.strides:
+            if B.size and not _has_contiguous_vectors(B):
+                B = np.array(B, order="C")
+            stride, fortran = _stride_and_order(B)
+            call.words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = stride, fortran
+            if fortran:
+                call.words[job_words.LOAD_COLUMNS] = loading_code(self.dtype)
+            call.read = B.strides
         if residual is None:
             residual = self._none
         else:
-            fortran = bool(call.words[job_words.OUT_FORTRAN])
-            residual = np.asarray(residual, order="F" if fortran else "C")
+            residual, apart = _with_stride(residual, bool(call.words[job_words.OUT_FORTRAN]))
+            call.words[job_words.RESIDUAL_STRIDE] = apart
         workspace = WORKSPACES.take()
         memory = workspace.of_bytes(call.workspace_bytes)
         job = kernel.multiply_tasks.address if call.threads == 1 else 0
@@ -245,7 +261,6 @@ class StreamProduct:
 
     def _call_for(
         self,
-        B: Array,
         out: Array,
         threads: int,
         in_place: bool,
@@ -253,7 +268,7 @@ class StreamProduct:
         written: int,
         key: tuple[Any, ...],
     ) -> _Call:
-        """Return what calls with such arrays share."""
+        """Return what calls with such results share."""
         columns = out.shape[1]
         stride, staged = _stride_and_order(out)
         panels = self.variant.panels if in_place and not staged else 1
@@ -263,13 +278,10 @@ class StreamProduct:
         words[job_words.WORKERS], words[job_words.COUNTERS] = threads, words.size - threads
         words[job_words.COLUMNS], words[job_words.PANELS] = columns, panels
         words[job_words.IN_PLACE], words[job_words.SHIFTED] = in_place, shifted
-        words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = _stride_and_order(B)
         words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = stride, staged
-        if words[job_words.B_FORTRAN] or staged:  # staged C begins as the residual, if there is one
-            words[job_words.LOAD_COLUMNS] = loading_code(self.dtype)
         if staged:
+            words[job_words.LOAD_COLUMNS] = loading_code(self.dtype)  # C begins as the residual
             words[job_words.STORE_COLUMNS] = storing_code(self.dtype)
-        words[job_words.RESIDUAL_STRIDE] = out.shape[0 if staged else 1]
         # Where panels are shifted rows are whole lines, and take a vector more.
         rest = (columns + shifted) % self.width
         if columns >= self.width:
@@ -336,6 +348,19 @@ def _has_contiguous_vectors(B: Array) -> bool:
         row == item and column >= B.shape[0] * item
     )
     return ordered and row % item == 0 and column % item == 0
+
+
+def _with_stride(residual: Array, fortran: bool) -> tuple[Array, int]:
+    """Return a residual, and the items from a row to the next; in Fortran order, from a column.
+
+    It is copied if items of its rows, or columns, are not adjacent.
+    """
+    axis, item = int(fortran), residual.itemsize
+    apart, adjacent = residual.strides[axis], residual.strides[1 - axis]
+    if apart % item or (adjacent != item and residual.shape[1 - axis] > 1):
+        residual = np.array(residual, order="F" if fortran else "C")
+        apart = residual.strides[axis]
+    return residual, apart // item
 
 
 def _stride_and_order(array: Array) -> tuple[int, bool]:

@@ -379,12 +379,40 @@ def test_a_call_is_prepared_once_for_all_of_a_kind(monkeypatch: pytest.MonkeyPat
     A = matrix(1, (20, 30), 0.3, np.float32)
     product, out = StreamProduct(A, BARE, StreamVariant(2, 16, 1)), np.empty((20, 24), np.float32)
     wide = np.random.default_rng(1).uniform(-1, 1, (30, 48)).astype(np.float32)
-    for B in (wide[:, :24], wide[:, ::2]):  # the second is copied: its rows are not in one piece
-        prepared.clear()
-        for _ in range(3):
-            product.multiply(B, out, None, POOLS[0])
-            np.testing.assert_allclose(out, A @ B, atol=1e-5)
-        assert len(prepared) == 1
+    whole = wide[:, :24].copy()
+    # Rows of other lengths, columns, and what is copied as its rows are not in one piece.
+    operands = [wide[:, :24], whole, np.asfortranarray(whole), wide[:, ::2], wide[::-1, :24]]
+    for B in operands * 2:
+        product.multiply(B, out, None, POOLS[0])
+        np.testing.assert_allclose(out, A @ B, atol=1e-5)
+    assert len(prepared) == 1
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("columns", [1, 24, 40])
+def test_residuals_are_read_where_they_are(order: str, columns: int) -> None:
+    rng = np.random.default_rng(3)
+    A = matrix(1, (20, 30), 0.3, np.float32)
+    B = np.asarray(rng.uniform(-1, 1, (30, columns)), np.float32, order=order)
+    product = StreamProduct(A, BARE, StreamVariant(2, 16, 1))
+    wide = np.full((45, 90), np.nan, np.float32)
+    part = wide[5:25, 3 : 3 + columns]
+    part[...] = rng.uniform(-1, 1, part.shape)
+    turned = np.asfortranarray(wide)[5:25, 3 : 3 + columns]  # of the same numbers
+    row, column = (part[:1], part[:, :1]) if order == "C" else (turned[:, :1], turned[:1])
+    shared = np.broadcast_to(row, part.shape)  # one row for all, or one column
+    apart = np.broadcast_to(column, part.shape)
+    for residual, is_copied in (
+        (part, order == "F"), (turned, order == "C" and columns > 1),
+        (part.copy(order), False), (part[::-1, ::-1], columns > 1 or order == "F"),
+        (shared, False), (apart, columns > 1 or order == "F"),
+    ):  # fmt: skip
+        found, stride = stream_product._with_stride(residual, order == "F")
+        assert np.shares_memory(found, residual) != is_copied
+        assert stride * 4 == found.strides[order == "F"]
+        out = np.empty((20, columns), np.float32, order=order)
+        product.multiply(B, out, residual, POOLS[0])
+        np.testing.assert_allclose(out, A @ B + residual, atol=1e-5)
 
 
 def output_of_products(size: int, folder: Path, wide: str = "skylake-avx512") -> str:

@@ -21,7 +21,12 @@ from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.microkernels import has_headroom
-from portable_spdnn_cpu.sddmm.operands import heads_of, read_in_place, with_contiguous_rows
+from portable_spdnn_cpu.sddmm.operands import (
+    ROW_STEP,
+    heads_of,
+    read_in_place,
+    with_contiguous_rows,
+)
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -119,7 +124,7 @@ class SparseAttention:
             workers.run(lambda worker: attend(counters[1], *given, spaces[worker], out))
 
         if in_place:
-            run_blocks(operands_in_place(K, V), k.row_step, v.row_step)
+            run_blocks(operands_in_place(K, V), k[ROW_STEP], v[ROW_STEP])
             # A flawed row of V makes the results of queries that see it infinite or NaN.
             if not np.isfinite(out).all():
                 flawed = np.logical_not(has_headroom(V))

@@ -23,7 +23,14 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.sddmm.microkernels import load_row, store_row
-from portable_spdnn_cpu.sddmm.operands import Heads, one_head
+from portable_spdnn_cpu.sddmm.operands import (
+    ADDRESS,
+    COLUMNS,
+    HEAD_STEP,
+    ROW_STEP,
+    Heads,
+    one_head,
+)
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile
 
 
@@ -72,11 +79,13 @@ def attend(
     Parameters
     ----------
     counter : ndarray of int64, shape (1,)
-    tile, mask, Q, operands, space
+    tile, mask, operands, space
         As their classes say; one mask for all heads. Arrays of `operands` are read-only, as the
         caller's are: so they are of one type, and this is compiled once.
     stage : int
         Blocks of keys whose scores are held at once.
+    Q : tuple of int
+        Where queries lie, as `Heads` has it.
     d, d_v : int
         Padded columns of K and V.
     key_step, value_step : int
@@ -89,7 +98,7 @@ def attend(
     starts, counts, most, totals = space.starts, space.counts, space.most, space.totals
     group_tiles, numbers, bits = mask.group_tiles, mask.panels, mask.bits
     begins, lengths, padding, rest = mask.begins, mask.counts, mask.padding, mask.keys
-    source = array_at(Q.address, LENGTH, out.dtype)
+    source = array_at(Q[ADDRESS], LENGTH, out.dtype)
     heads, queries = out.shape[:2]
     size = most.size
     blocks = (queries + size - 1) // size
@@ -101,8 +110,8 @@ def attend(
         end = min(first + size, queries)
         panels, keys, values = operands.panels[head], operands.keys[head], operands.values[head]
         for query in range(first, end):
-            begin = head * Q.head_step + query * Q.row_step
-            load_row(source, begin, Q.columns, rows, (query - first) * d, d)
+            begin = head * Q[HEAD_STEP] + query * Q[ROW_STEP]
+            load_row(source, begin, Q[COLUMNS], rows, (query - first) * d, d)
         rows[(end - first) * d :] = 0
         sums[:] = 0
         most[:] = -np.inf
@@ -155,7 +164,8 @@ def attend_heads(
         Shared by all threads.
     indptr, indices : ndarray
         The mask as it was.
-    Q, K, V : Heads
+    Q, K, V : tuple of int
+        As `Heads` has them.
     packed, readable : Operands
         Room for one head, a thread's own, and read-only views of it.
     tile, mask, stage, d, d_v, scale, space, out

@@ -11,6 +11,10 @@ from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.sddmm.microkernels import load_row
 from portable_spdnn_cpu.sddmm.operands import (
+    ADDRESS,
+    COLUMNS,
+    HEAD_STEP,
+    ROW_STEP,
     ROWS_EACH,
     Heads,
     in_place,
@@ -58,8 +62,8 @@ def operands_in_place(K: Array, V: Array) -> Operands:
 def pack_operands(counter: Array, K: Heads, V: Heads, packed: Operands, d: int, d_v: int) -> None:
     """Fill `packed` from K and V of as many heads."""
     panels, keys, values, flawed = packed.panels, packed.keys, packed.values, packed.flawed
-    k = array_at(K.address, LENGTH, values.dtype)
-    v = array_at(V.address, LENGTH, values.dtype)
+    k = array_at(K[ADDRESS], LENGTH, values.dtype)
+    v = array_at(V[ADDRESS], LENGTH, values.dtype)
     heads, length = flawed.shape
     chunks = (length + ROWS_EACH - 1) // ROWS_EACH
     whole = values.shape[1]
@@ -71,14 +75,14 @@ def pack_operands(counter: Array, K: Heads, V: Heads, packed: Operands, d: int, 
         end = min(first + ROWS_EACH, length)
         if keys.shape[1]:
             for key in range(first, end):
-                begin = head * K.head_step + key * K.row_step
-                load_row(k, begin, K.columns, keys, (head * length + key) * d, d)
+                begin = head * K[HEAD_STEP] + key * K[ROW_STEP]
+                load_row(k, begin, K[COLUMNS], keys, (head * length + key) * d, d)
         if panels.shape[1]:
             rows = rows_of_head(K, head, length, values.dtype)
-            transpose_rows(rows, K.columns, first, end, panels[head], d)
+            transpose_rows(rows, K[COLUMNS], first, end, panels[head], d)
         for key in range(first, end):
-            begin, place = head * V.head_step + key * V.row_step, head * whole + key * d_v
-            flaw = load_row(v, begin, V.columns, values, place, d_v)
+            begin, place = head * V[HEAD_STEP] + key * V[ROW_STEP], head * whole + key * d_v
+            flaw = load_row(v, begin, V[COLUMNS], values, place, d_v)
             flawed[head, key] = flaw != 0  # NaN
             if flaw != 0:
                 values[head, key * d_v : (key + 1) * d_v] = 0
@@ -118,7 +122,7 @@ def attend_again(
         most = out.dtype.type(-np.inf)
         for number, key in enumerate(keys):
             score = out.dtype.type(0)
-            for column in range(Q.columns):
+            for column in range(Q[COLUMNS]):
                 score += q[query, column] * k[key, column]
             scores[number] = score * scale
             if scores[number] > most:
@@ -129,7 +133,7 @@ def attend_again(
         for number in range(keys.size):
             scores[number] = np.exp(scores[number] - most)
             total += scores[number]
-        for column in range(V.columns):
+        for column in range(V[COLUMNS]):
             value = out.dtype.type(0)
             for number, key in enumerate(keys):
                 share = scores[number] if total == 0 else scores[number] / total

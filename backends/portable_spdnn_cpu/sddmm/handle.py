@@ -14,6 +14,7 @@ from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.kernel import sample, softmax_rows
 from portable_spdnn_cpu.sddmm.operands import (
+    ROW_STEP,
     heads_of,
     in_place,
     pack_rows,
@@ -41,7 +42,7 @@ def sampled_products(
         _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), keys, packed, d)
         rows, step = read_only(packed), d
     else:
-        rows, step = in_place(K), keys.row_step
+        rows, step = in_place(K), keys[ROW_STEP]
     block = max(1, cache_bytes(2) // L2_SHARE // (d * Q.itemsize))
     factor, found = Q.dtype.type(scale), []
     for number, mask in enumerate(masks):

@@ -14,7 +14,7 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.sddmm.microkernels import exponentials, largest, load_row, score_rows
-from portable_spdnn_cpu.sddmm.operands import Heads
+from portable_spdnn_cpu.sddmm.operands import ADDRESS, COLUMNS, HEAD_STEP, ROW_STEP, Heads
 from portable_spdnn_cpu.sddmm.register_tile import RegisterTile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -41,7 +41,7 @@ def sample(
     Row h of `keys` begins with those of head h of K, `length` of them, each padded to `d` columns
     and `step` items after the one before; `block` is how many of them a cache holds.
     """
-    source = array_at(Q.address, LENGTH, scores.dtype)
+    source = array_at(Q[ADDRESS], LENGTH, scores.dtype)
     heads, queries = scores.shape[0], indptr.size - 1
     chunks = (queries + QUERIES_EACH - 1) // QUERIES_EACH
     rows = np.empty(QUERIES_EACH * d, scores.dtype)
@@ -54,8 +54,8 @@ def sample(
         head, first = number // chunks, number % chunks * QUERIES_EACH
         end = min(first + QUERIES_EACH, queries)
         for query in range(first, end):
-            begin = head * Q.head_step + query * Q.row_step
-            load_row(source, begin, Q.columns, rows, (query - first) * d, d)
+            begin = head * Q[HEAD_STEP] + query * Q[ROW_STEP]
+            load_row(source, begin, Q[COLUMNS], rows, (query - first) * d, d)
             places[query - first] = indptr[query]
         for limit in range(block, length + block, block):
             for query in range(first, end):

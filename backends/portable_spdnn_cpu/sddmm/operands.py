@@ -5,7 +5,7 @@ Or in place, where packing them would take longer than it saves.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -22,28 +22,18 @@ ROWS_EACH = 256  # that a thread takes at a time; a whole number of panels
 MOST_ENTRIES_PER_KEY = 8
 
 
+# Where the rows of some heads lie in memory, which the caller keeps alive: a tuple of the address
+# of the first item, the items from a head to the next, those from a row of a head to the next, and
+# how many a row has. These are adjacent, and no others may be read: memory may end with the last
+# row.
+# Numba looks up the type of a tuple of integers in a quarter of the time of one with names.
+ADDRESS, HEAD_STEP, ROW_STEP, COLUMNS = range(4)
+Heads: TypeAlias = tuple[int, int, int, int]
+
+
 def few_entries(entries: int, keys: int) -> bool:
     """Whether a mask has so few entries that to pack rows of K would take longer than it saves."""
     return entries <= MOST_ENTRIES_PER_KEY * keys
-
-
-class Heads(NamedTuple):
-    """Where the rows of some heads lie in memory, which the caller keeps alive.
-
-    Attributes
-    ----------
-    address : int
-        Of the first item.
-    head_step, row_step : int
-        Items from a head to the next, and from a row of a head to the next.
-    columns : int
-        Items of a row, which are adjacent. No others may be read: memory may end with the last row.
-    """
-
-    address: int
-    head_step: int
-    row_step: int
-    columns: int
 
 
 def has_contiguous_rows(array: Array) -> bool:
@@ -66,22 +56,21 @@ def with_contiguous_rows(array: Array) -> Array:
 def heads_of(array: Array) -> Heads:
     """Return where the rows of an array lie, which are contiguous."""
     head, row, item = array.strides
-    return Heads(address_of(array), head // item, row // item, array.shape[2])
+    return address_of(array), head // item, row // item, array.shape[2]
 
 
 @kernel_part
 def one_head(heads: Heads, head: int, itemsize: int) -> Heads:
     """Return a head alone."""
-    address = heads.address + head * heads.head_step * itemsize
-    return Heads(address, 0, heads.row_step, heads.columns)
+    address = heads[ADDRESS] + head * heads[HEAD_STEP] * itemsize
+    return address, 0, heads[ROW_STEP], heads[COLUMNS]
 
 
 @kernel_part
 def rows_of_head(heads: Heads, head: int, length: int, dtype: Any) -> Array:
     """Return the rows of a head, with what lies between them as further columns."""
-    rows = array_at(heads.address, LENGTH, dtype)
-    address = heads.address + head * heads.head_step * rows.itemsize
-    return array_at(address, (length, heads.row_step), dtype)
+    address = one_head(heads, head, array_at(0, 1, dtype).itemsize)[ADDRESS]
+    return array_at(address, (length, heads[ROW_STEP]), dtype)
 
 
 def read_in_place(entries: int, *operands: Array) -> bool:
@@ -112,7 +101,7 @@ def in_place(array: Array) -> Array:
 def pack_rows(counter: Array, sources: Heads, rows: Array, width: int) -> None:
     """Pack rows of heads: rows[h, width i ...] is row i of head h, padded to `width`."""
     heads, length = rows.shape[0], rows.shape[1] // width
-    source = array_at(sources.address, LENGTH, rows.dtype)
+    source = array_at(sources[ADDRESS], LENGTH, rows.dtype)
     chunks = (length + ROWS_EACH - 1) // ROWS_EACH
     while True:
         number = fetch_add(counter, 0, 1)
@@ -120,8 +109,8 @@ def pack_rows(counter: Array, sources: Heads, rows: Array, width: int) -> None:
             break
         head, first = number // chunks, number % chunks * ROWS_EACH
         for row in range(first, min(first + ROWS_EACH, length)):
-            begin = head * sources.head_step + row * sources.row_step
-            load_row(source, begin, sources.columns, rows, (head * length + row) * width, width)
+            begin = head * sources[HEAD_STEP] + row * sources[ROW_STEP]
+            load_row(source, begin, sources[COLUMNS], rows, (head * length + row) * width, width)
 
 
 @kernel_part

@@ -405,6 +405,7 @@ def test_residuals_are_read_where_they_are(order: str, columns: int) -> None:
     for residual, is_copied in (
         (part, order == "F"), (turned, order == "C" and columns > 1),
         (part.copy(order), False), (part[::-1, ::-1], columns > 1 or order == "F"),
+        (part[::-1], order == "F"), (turned[:, ::-1], order == "C" and columns > 1),
         (shared, False), (apart, columns > 1 or order == "F"),
     ):  # fmt: skip
         found, stride = stream_product._with_stride(residual, order == "F")

@@ -362,7 +362,8 @@ def test_how_plain_arrays_lie_in_memory(dtype):
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_few_columns_read_nothing_behind_b(columns, dtype, is_reversed):
     """The last row in memory ends where that does, and there are gaps between rows."""
-    inner, pitch = 7, columns + 2
+    pitch = columns + 2
+    inner = min(INNER, mmap.PAGESIZE // (pitch * np.dtype(dtype).itemsize))
     A = sp.csr_array(weights(dtype)[:, :inner])
     memory = array_before_a_guard_page(mmap.PAGESIZE // np.dtype(dtype).itemsize, dtype)
     B = memory[memory.size - pitch * inner :].reshape(inner, pitch)[:, pitch - columns :]

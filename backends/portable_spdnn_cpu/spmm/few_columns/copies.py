@@ -65,7 +65,15 @@ def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value)
         if spec.columns > 1:
             transposed = at.builder.and_(packed, at.builder.not_(adjacent))
             with at.builder.if_then(transposed), at.loop(at.zero, whole) as window:
-                _separate_columns(at, spec, scratch, plane, window)
+                _separate_columns(at, spec, scratch, plane, window, gaps=False)
+            # Of rows with gaps more is loaded, as in `copy_to_rows`.
+            excess = _excess_rows(_padded_columns(spec), spec.columns)
+            readable = at.builder.sdiv(at.add(depth, -1 - excess), at.number(held))
+            by_rows = _rows_are_contiguous(at, spec.columns, gaps=True)
+            by_rows = at.builder.and_(by_rows, at.builder.not_(fast))
+            first = at.builder.select(by_rows, readable, first)
+            with at.builder.if_then(by_rows), at.loop(at.zero, readable) as window:
+                _separate_columns(at, spec, scratch, plane, window, gaps=True)
         with at.loop(first, windows) as window:
             start = at.times(window, held)
             count = at.least(at.builder.sub(depth, start), at.number(held))
@@ -99,7 +107,7 @@ def copy_to_rows(
         # Loads of `spec.width` items reach into what follows a row: the next one, or a gap, memory
         # of the array that B is a slice of. From row `safe` on they might reach beyond B, even
         # without gaps.
-        excess = 0 if _reads_by_mask(spec) else -(-(spec.width - spec.columns) // spec.columns)
+        excess = 0 if _reads_by_mask(spec) else _excess_rows(spec.width, spec.columns)
         safe = builder.sub(depth, at.number(excess))
         safe = builder.select(by_rows, safe, at.zero)
         with at.loop(at.zero, blocks) as block:
@@ -135,6 +143,14 @@ def _rows_are_contiguous(at: Operands, columns: int, gaps: bool) -> Value:
     row = at.number(at.itemsize * columns)
     apart = at.builder.icmp_signed(">=" if gaps else "==", at.argument["B_row"], row)
     return at.builder.and_(apart, at.is_adjacent("B_column")) if columns > 1 else apart
+
+
+def _excess_rows(width: int, columns: int) -> int:
+    """Return of how many rows, the last of B, `width` items in place of `columns` may end behind B.
+
+    Rows may follow each other without gaps.
+    """
+    return -(-(width - columns) // columns)
 
 
 def _entry_of_b(at: Operands, row: Value, column: int) -> Value:
@@ -206,23 +222,48 @@ def _copy_columns(
     _each_piece(at, spec, copy)
 
 
+def _padded_columns(spec: LanesSpec) -> int:
+    """Return how many items of a row are loaded where there are gaps: a power of two."""
+    return 1 << (spec.columns - 1).bit_length()
+
+
+def _load_rows(at: Operands, spec: LanesSpec, row: Value, gaps: bool) -> list[Value]:
+    """Load as many rows of B as a vector has lanes: vectors that hold them one after the other.
+
+    With gaps between them each row is loaded by itself, and padded.
+    """
+    if not gaps:
+        source = _entry_of_b(at, row, 0)
+        starts = range(0, spec.columns * spec.vector_bytes, spec.vector_bytes)
+        return [at.load(at.vector(spec.lanes), at.add(source, start)) for start in starts]
+    width = _padded_columns(spec)
+    found = [
+        at.load(at.vector(width), _entry_of_b(at, at.add(row, number), 0))
+        for number in range(spec.lanes)
+    ]
+    while len(found) > width:
+        both = list(range(2 * found[0].type.count))
+        pairs = zip(found[::2], found[1::2], strict=True)
+        found = [at.shuffle(*pair, both) for pair in pairs]
+    return found
+
+
 def _separate_columns(
-    at: Operands, spec: LanesSpec, scratch: Value, plane: Value, window: Value
+    at: Operands, spec: LanesSpec, scratch: Value, plane: Value, window: Value, gaps: bool
 ) -> None:
-    """Copy a window of each column of a B in C order."""
-    columns, lanes = spec.columns, spec.lanes
+    """Copy a window of each column of a B whose rows are contiguous, without gaps or with."""
+    lanes = spec.lanes
     start = at.times(window, spec.window - 1)
     target = at.add(scratch, at.times(window, spec.window * spec.itemsize))
 
     def copy(first: Value, is_last: bool) -> None:
-        source = _entry_of_b(at, at.add(start, first), 0)
-        distances = range(0, columns * spec.lanes * spec.itemsize, spec.lanes * spec.itemsize)
-        found = [at.load(at.vector(lanes), at.add(source, each)) for each in distances]
-        for column in range(columns):
-            # Lane l of the column is number l * columns + column of what was loaded.
-            wanted = [lane * columns + column for lane in range(lanes)]
+        found = _load_rows(at, spec, at.add(start, first), gaps)
+        for column in range(spec.columns):
+            # Lane l of the column is number l * width + column of what was loaded.
+            width = len(found)
+            wanted = [lane * width + column for lane in range(lanes)]
             vector = found[0]
-            for number in range(1, columns):
+            for number in range(1, width):
                 chosen = [
                     lanes + place % lanes if place // lanes == number else lane
                     for lane, place in enumerate(wanted)

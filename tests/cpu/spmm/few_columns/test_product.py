@@ -17,6 +17,7 @@ from few_columns_products import (
     random_rows,
     sums_by_loops,
 )
+from guard_pages import array_before_a_guard_page
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,6 +184,23 @@ def test_views_of_any_strides(form, columns):
         before = view.copy()
         assert_near(multiplied(prepared, A, B, residual=view), expected + before, A)
         np.testing.assert_array_equal(view, before, name)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", range(1, 9))
+def test_lanes_take_rows_with_gaps(columns, dtype, length):
+    """There are NaN between rows, and memory ends with the last one."""
+    rng = np.random.default_rng(columns)
+    for depth, gap in ((50, 1), (33, 4), (32, 3), (8, 1), (7, 2), (1, 1)):
+        A = random_rows(rng, 37, depth, 0.3, dtype)
+        memory = array_before_a_guard_page(depth * (columns + gap), dtype)
+        memory[:] = np.nan
+        B = memory.reshape(depth, columns + gap)[:, gap:]
+        B[...] = rng.standard_normal(B.shape)
+        for wide in (False, True):
+            prepared = product_of(A, columns, "lanes", length, wide=wide)
+            assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -358,7 +358,7 @@ def test_how_plain_arrays_lie_in_memory(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("columns", [*range(1, 18), 31, 32])
+@pytest.mark.parametrize("columns", [1, 2, 3, 5, 7, 8, 11, 15, 16, 17, 31, 32])
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_few_columns_read_nothing_behind_b(columns, dtype, is_reversed):
     """The last row in memory ends where that does, and there are gaps between rows."""

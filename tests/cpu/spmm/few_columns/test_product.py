@@ -188,7 +188,7 @@ def test_views_of_any_strides(form, columns):
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("columns", range(1, 9))
+@pytest.mark.parametrize("columns", [2, 3, 6, 8])
 def test_lanes_take_rows_with_gaps(columns, dtype, length):
     """There are NaN between rows, and memory ends with the last one."""
     rng = np.random.default_rng(columns)
@@ -198,7 +198,7 @@ def test_lanes_take_rows_with_gaps(columns, dtype, length):
         memory[:] = np.nan
         B = memory.reshape(depth, columns + gap)[:, gap:]
         B[...] = rng.standard_normal(B.shape)
-        for wide in (False, True):
+        for wide in (False, True)[: 1 + (length == 64)]:
             prepared = product_of(A, columns, "lanes", length, wide=wide)
             assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
 

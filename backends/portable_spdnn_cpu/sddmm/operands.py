@@ -24,9 +24,9 @@ MOST_ENTRIES_PER_KEY = 8
 
 # Where the rows of some heads lie in memory, which the caller keeps alive: a tuple of the address
 # of the first item, the items from a head to the next, those from a row of a head to the next, and
-# how many a row has. These are adjacent, and no others may be read: memory may end with the last
-# row.
-# Numba looks up the type of a tuple of integers in a quarter of the time of one with names.
+# how many a row has. Items of a row are adjacent, and no others may be read: memory may end with
+# the last row. Numba looks up the type of a tuple of integers in a quarter of the time of one with
+# names.
 ADDRESS, HEAD_STEP, ROW_STEP, COLUMNS = range(4)
 Heads: TypeAlias = tuple[int, int, int, int]
 

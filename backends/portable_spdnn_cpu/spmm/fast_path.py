@@ -92,7 +92,7 @@ class FastPaths:
             C = latest.multiply(B, out, residual)
             if C is not None:
                 return C
-        if type(B) is np.memmap:
+        if type(B) is np.memmap:  # compiled code knows arrays by their type
             return self.multiply(np.asarray(B), out, residual)
         dtype = self._dtype
         if type(B) is not np.ndarray or B.dtype is not dtype:

@@ -54,10 +54,8 @@ def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value)
         windows = at.builder.udiv(at.add(depth, held - 1), at.number(held))
         # Whole windows whose vectors end before B does: the last lane is of the next window.
         whole = at.builder.sdiv(at.add(depth, -1), at.number(held))
-        adjacent, packed = (
-            at.is_adjacent("B_row"),
-            _rows_are_contiguous(at, spec.columns, gaps=False),
-        )
+        adjacent = at.is_adjacent("B_row")
+        packed = _rows_are_contiguous(at, spec.columns, gaps=False)
         fast = at.builder.or_(adjacent, packed)
         first = at.builder.select(fast, whole, at.zero)
         with at.builder.if_then(adjacent), at.loop(at.zero, whole) as window:
@@ -146,9 +144,9 @@ def _rows_are_contiguous(at: Operands, columns: int, gaps: bool) -> Value:
 
 
 def _excess_rows(width: int, columns: int) -> int:
-    """Return of how many rows, the last of B, `width` items in place of `columns` may end behind B.
+    """Return how many rows at the end of B may end behind it, if `width` items of each are loaded.
 
-    Rows may follow each other without gaps.
+    As many as where rows follow each other without gaps.
     """
     return -(-(width - columns) // columns)
 
@@ -165,7 +163,7 @@ def _row_at(at: Operands, spec: RowsSpec, target: Value, row: Value, first: Valu
 
 
 def _row_of_b(at: Operands, spec: RowsSpec, source: Value) -> Value:
-    """Load a row of a B whose rows are contiguous, and zeros beyond; without a mask, read more."""
+    """Load a contiguous row of B, and zeros beyond it; without a mask more of B is read."""
     kind = at.vector(spec.width)
     if not _reads_by_mask(spec):
         return _first_lanes(at, at.load(kind, source), spec.columns)

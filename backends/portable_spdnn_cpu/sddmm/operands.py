@@ -55,7 +55,8 @@ def with_contiguous_rows(array: Array) -> Array:
 
 def heads_of(array: Array) -> Heads:
     """Return where the rows of an array lie, which are contiguous."""
-    head, row, item = array.strides
+    head, row, _ = array.strides
+    item = array.itemsize  # strides of an array without items may be 0
     return address_of(array), head // item, row // item, array.shape[2]
 
 

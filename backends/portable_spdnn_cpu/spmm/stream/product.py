@@ -91,8 +91,8 @@ class _Call:
     workspace_bytes, threads : int
     whole : int
         As `ThreadPool.run_job` has it.
-    read : tuple of int
-        The strides of B that the words tell of; none at first.
+    b_strides : tuple of int
+        Of the B that the words tell of; none at first.
     """
 
     key: tuple[Any, ...]
@@ -101,7 +101,7 @@ class _Call:
     workspace_bytes: int
     threads: int
     whole: int
-    read: tuple[int, ...] = ()
+    b_strides: tuple[int, ...] = ()
 
 
 class StreamProduct:
@@ -198,14 +198,14 @@ class StreamProduct:
         if call is None or call.key != key:
             threads = self.threads_used(pool.threads, out.shape[1])
             call = self._call_for(out, threads, in_place, shifted, written, key)
-        if call.read != B.strides:
+        if call.b_strides != B.strides:
             if B.size and not _has_contiguous_vectors(B):
                 B = np.array(B, order="C")
             stride, fortran = _stride_and_order(B)
             call.words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = stride, fortran
             if fortran:
                 call.words[job_words.LOAD_COLUMNS] = loading_code(self.dtype)
-            call.read = B.strides
+            call.b_strides = B.strides
         if residual is None:
             residual = self._none
         else:

@@ -36,19 +36,20 @@ def product_of(
 ) -> product.FewColumnsProduct:
     """Return the product in a form: "lanes", "sliced" or "rows", whichever would be faster.
 
-    In lanes only where vectors are permuted, else sliced. Windows of a single column are wide
-    unless `wide` says otherwise.
+    In lanes only where vectors are permuted, else sliced, and sliced only up to two columns, else
+    row by row. Windows of a single column are wide unless `wide` says otherwise.
     """
     size = A.dtype.itemsize
     layout: LanesLayout | SlicedLayout | RowsSpec = RowsSpec(
         columns, size, vector_bytes, prefetches=prefetches
     )
     permutes = LanesSpec(columns, size, vector_bytes).registers_of_window > 0
-    if form == "sliced" or (form == "lanes" and not permutes):
+    is_sliced = form == "sliced" or (form == "lanes" and not permutes)
+    if is_sliced and columns <= 2:
         numbered = place_bytes or sliced.place_bytes(A.shape[1])
         spec_of_slices = SlicedSpec(columns, size, vector_bytes, numbered, prefetches=prefetches)
         layout = sliced.lay_out_slices(A, spec_of_slices)
-    elif form == "lanes":
+    elif form == "lanes" and permutes:
         spec = LanesSpec(
             columns,
             size,

@@ -1,4 +1,4 @@
-"""Copies of B as microkernels want it: columns apart, or rows of 4, 8, 16 or 32 entries."""
+"""Copies of B as microkernels want it: windows of columns, or rows of 1 to 32 entries."""
 
 from __future__ import annotations
 
@@ -10,31 +10,7 @@ from portable_spdnn_cpu.spmm.emitter import Value
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
 
-
-def copy_to_planes(at: Operands, spec: SlicedSpec, scratch: Value, plane: Value) -> None:
-    """Emit the copy of each column of B to a plane, where a zero follows, which is there already.
-
-    Parameters
-    ----------
-    at : Operands
-    spec : SlicedSpec
-    scratch, plane
-        The address of the first plane, and the bytes from one to the next.
-    """
-    with at.if_copied():
-        depth = at.table("depth")
-        adjacent = at.is_adjacent("B_row")
-        first = at.builder.and_(depth, at.number(-spec.lanes))
-        first = at.builder.select(adjacent, first, at.zero)
-        kind = at.vector(spec.lanes)
-        for column in range(spec.columns):
-            target = at.add(scratch, at.times(plane, column))
-            with at.loop(at.zero, first, spec.lanes) as entry:
-                found = at.load(kind, _entry_of_b(at, entry, column))
-                at.store(found, at.add(target, at.times(entry, spec.itemsize)))
-            with at.loop(first, depth) as entry:
-                value = at.load(at.scalar, _entry_of_b(at, entry, column))
-                at.store(value, at.add(target, at.times(entry, spec.itemsize)))
+Copied = RowsSpec | SlicedSpec  # forms for which rows of B are copied as rows
 
 
 def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value) -> None:
@@ -84,7 +60,7 @@ def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value)
 
 
 def copy_to_rows(
-    at: Operands, spec: RowsSpec, scratch: Value, blocks: Value, block_rows: Value
+    at: Operands, spec: Copied, scratch: Value, blocks: Value, block_rows: Value
 ) -> None:
     """Emit the copy of B to rows of `spec.width` entries, each block of which begins with zeros.
 
@@ -93,7 +69,7 @@ def copy_to_rows(
     Parameters
     ----------
     at : Operands
-    spec : RowsSpec
+    spec : RowsSpec or SlicedSpec
     scratch, blocks, block_rows
         The address of the first block, their number, and the rows of B in each.
     """
@@ -102,6 +78,7 @@ def copy_to_rows(
         depth, row_step = at.table("depth"), at.argument["B_row"]
         columns_apart = at.is_adjacent("B_row")
         by_rows = _rows_are_contiguous(at, spec.columns, gaps=True)
+        by_rows = builder.and_(by_rows, builder.not_(columns_apart))
         # Loads of `spec.width` items reach into what follows a row: the next one, or a gap, memory
         # of the array that B is a slice of. From row `safe` on they might reach beyond B, even
         # without gaps.
@@ -115,25 +92,43 @@ def copy_to_rows(
             target = at.add(scratch, at.times(before, spec.row_bytes))
             begin = at.slot(first.type)
             builder.store(first, begin)
+            if spec.width == spec.columns and spec.row_bytes < spec.vector_bytes:
+                with builder.if_then(_rows_are_contiguous(at, spec.columns, gaps=False)):
+                    begin_of_rest = _copy_vectors(at, spec, target, first, end)
+                    builder.store(begin_of_rest, begin)
             with builder.if_then(by_rows):
                 stop = at.least(safe, end)
-                with at.loop(first, stop) as row:
+                with at.loop(builder.load(begin), stop) as row:
                     source = at.add(at.argument["B"], at.times(row, row_step))
                     at.store(_row_of_b(at, spec, source), _row_at(at, spec, target, row, first))
+                done = builder.load(begin)
                 builder.store(
-                    builder.select(builder.icmp_signed(">", stop, first), stop, first), begin
+                    builder.select(builder.icmp_signed(">", stop, done), stop, done), begin
                 )
-            with builder.if_then(builder.and_(columns_apart, builder.not_(by_rows))):
-                side = _side(spec)
-                tiles = builder.udiv(builder.sub(end, first), at.number(side))
+            with builder.if_then(columns_apart):
+                lanes = spec.lanes
+                tiles = builder.udiv(builder.sub(end, first), at.number(lanes))
                 with at.loop(at.zero, tiles) as tile:
-                    _transpose(at, spec, target, first, at.add(first, at.times(tile, side)))
-                builder.store(at.add(first, at.times(tiles, side)), begin)
+                    _transpose(at, spec, target, first, at.add(first, at.times(tile, lanes)))
+                builder.store(at.add(first, at.times(tiles, lanes)), begin)
             with at.loop(builder.load(begin), end) as row:
                 for column in range(spec.columns):
                     value = at.load(at.scalar, _entry_of_b(at, row, column))
                     place = _row_at(at, spec, target, row, first)
                     at.store(value, at.add(place, column * spec.itemsize))
+
+
+def _copy_vectors(at: Operands, spec: Copied, target: Value, first: Value, end: Value) -> Value:
+    """Copy rows first .. end - 1 that follow each other as they are to go, by whole vectors.
+
+    Returns the first row that is left.
+    """
+    rows = spec.vector_bytes // spec.row_bytes
+    stop = at.add(first, at.builder.and_(at.builder.sub(end, first), at.number(-rows)))
+    with at.loop(first, stop, rows) as row:
+        found = at.load(at.vector(spec.lanes), _entry_of_b(at, row, 0))
+        at.store(found, _row_at(at, spec, target, row, first))
+    return stop
 
 
 def _rows_are_contiguous(at: Operands, columns: int, gaps: bool) -> Value:
@@ -157,12 +152,12 @@ def _entry_of_b(at: Operands, row: Value, column: int) -> Value:
     return at.add(start, at.times(at.argument["B_column"], column))
 
 
-def _row_at(at: Operands, spec: RowsSpec, target: Value, row: Value, first: Value) -> Value:
+def _row_at(at: Operands, spec: Copied, target: Value, row: Value, first: Value) -> Value:
     """Return where a row of B goes, in the block that begins with row `first`."""
     return at.add(target, at.times(at.builder.sub(row, first), spec.row_bytes))
 
 
-def _row_of_b(at: Operands, spec: RowsSpec, source: Value) -> Value:
+def _row_of_b(at: Operands, spec: Copied, source: Value) -> Value:
     """Load a contiguous row of B, and zeros beyond it; without a mask more of B is read."""
     kind = at.vector(spec.width)
     if not _reads_by_mask(spec):
@@ -170,7 +165,7 @@ def _row_of_b(at: Operands, spec: RowsSpec, source: Value) -> Value:
     return at.load_first(kind, source, spec.columns)
 
 
-def _reads_by_mask(spec: RowsSpec) -> bool:
+def _reads_by_mask(spec: Copied) -> bool:
     """Whether a row of B is loaded under a mask, so that nothing beyond it is read.
 
     Whole vectors of AVX-512 are: of a shuffle with zeros LLVM makes an expanding load there if the
@@ -275,22 +270,18 @@ def _separate_columns(
     _each_piece(at, spec, copy)
 
 
-def _side(spec: RowsSpec) -> int:
-    """Return the rows, and columns, of the squares of B that are transposed in registers."""
-    return min(spec.width, spec.vector_bytes // spec.itemsize)
-
-
-def _transpose(at: Operands, spec: RowsSpec, target: Value, first: Value, row: Value) -> None:
-    """Copy the rows of a square, from `row` on, of a B whose columns are contiguous."""
-    side = _side(spec)
-    kind, place = at.vector(side), _row_at(at, spec, target, row, first)
-    for begin in range(0, spec.width, side):
+def _transpose(at: Operands, spec: Copied, target: Value, first: Value, row: Value) -> None:
+    """Copy rows from `row` on, as many as a vector has lanes, of a B with contiguous columns."""
+    kind, place = at.vector(spec.lanes), _row_at(at, spec, target, row, first)
+    together = min(spec.width, spec.lanes)  # columns
+    for begin in range(0, spec.width, together):
         vectors = [
             at.load(kind, _entry_of_b(at, row, column))
             if column < spec.columns
             else ir.Constant(kind, None)
-            for column in range(begin, begin + side)
+            for column in range(begin, begin + together)
         ]
+        # One of a row or more, or of a piece of a row.
         for number, vector in enumerate(at.interleave(vectors)):
-            to = number * spec.row_bytes + begin * spec.itemsize
+            to = number * max(spec.vector_bytes, spec.row_bytes) + begin * spec.itemsize
             at.store(vector, at.add(place, to))

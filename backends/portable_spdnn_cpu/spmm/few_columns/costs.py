@@ -42,7 +42,7 @@ class FewColumnsCosts:
     single_step : mapping of int to float
         Of a step for a single column with windows of four, by the bytes of a value.
     sliced_step : (float, float)
-        Of a step of the sliced form, and of each lane and column.
+        Of a step of the sliced form, and of each of its rows.
     slice : (float, float)
         Of a slice, and for each entry of C.
     entry, row_byte : mapping of int to float, float

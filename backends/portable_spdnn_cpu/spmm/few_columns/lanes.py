@@ -84,7 +84,8 @@ def pack_lanes(
     windows_of_plane = -(-A.shape[1] // (spec.window - 1)) + 1
     plane = windows_of_plane * spec.window * spec.itemsize + CACHE_LINE  # not all in one cache set
     arrays = {"values": values, "places": places, "windows": windows}
-    return packed_slices(A, layout, epilogue, parts, plane, arrays)
+    scratch = plane * spec.columns
+    return packed_slices(A, layout, epilogue, parts, scratch, arrays, {"plane": plane})
 
 
 def window_bytes(depth: int, spec: LanesSpec) -> int:

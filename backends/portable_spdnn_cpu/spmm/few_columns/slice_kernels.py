@@ -12,10 +12,11 @@ with four; of float64 1.5, 2.1 and 3.0, and 1.2, 1.45 and 1.9. Idle lanes hold a
 zero between the entries of B, never an entry: infinities stay with the rows that have them. SSE2
 and NEON have no such permute, nor AVX2 for float64.
 
-*Sliced.* A step multiplies the next entry of each row of a slice by the entry of B that it meets;
-these are loaded one by one. Few lanes idle, those of rows that are shorter than the longest of
-their slice. Bound: a load for each lane, of two a cycle. On a Zen 3 core with AVX2 it was 0.95
-cycles an entry, where lanes took 0.8 at 80 % zeros, 1.3 at 95 % and 3 at 98 %.
+*Sliced.* A step multiplies the next entry of each row of a slice by the row of B that it meets, one
+column or two; these are loaded one by one. Few lanes idle, those of rows that are shorter than the
+longest of their slice. Bound: a load for each row of a slice, of two a cycle. On a Zen 3 core with
+AVX2 it was 0.8 to 0.95 cycles an entry, with two columns of float32 as with one; lanes took 0.8 at
+80 % zeros, 1.3 at 95 % and 3 at 98 % with one column, and two columns took 1.1 row by row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from llvmlite import ir
 
 from portable_spdnn_cpu.jit.grouped_loads import load_numbers
 from portable_spdnn_cpu.spmm.emitter import INT32, WORD, Value
-from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_planes, copy_to_windows
+from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_rows, copy_to_windows
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
 from portable_spdnn_cpu.spmm.few_columns.specs import STEPS, LanesSpec, SlicedSpec
 
@@ -54,12 +55,10 @@ class _Slices(Operands):
         self.values, self.places, starts, parts = (
             self.table(name) for name in ("values", "places", "starts", "parts")
         )
-        plane, scratch = self.table("plane"), self.argument["scratch"]
-        self.copy(scratch, plane)
-        columns = range(self.spec.columns)
-        self.planes = [self.add(scratch, self.times(plane, n)) for n in columns]
+        self.copy(self.argument["scratch"])
         kind = self.vector(self.spec.lanes)
-        self.sums = [[self.slot(kind) for _ in range(self.spec.chains)] for _ in columns]
+        columns, chains = self.spec.columns, self.spec.chains
+        self.sums = [[self.slot(kind) for _ in range(chains)] for _ in range(columns)]
         self.finished = self.slot(ir.ArrayType(kind, self.spec.columns))
         first, end = (self.load_word(WORD, parts, self.argument[n]) for n in ("first", "end"))
         with self.loop(first, end) as slice_:
@@ -70,9 +69,13 @@ class _Slices(Operands):
             self.add_all(begin, stop)
             self._finish(slice_)
 
-    def copy(self, scratch: Value, plane: Value) -> None:
-        """Copy each column of B to a plane, the first at `scratch`, so many bytes apart."""
+    def copy(self, scratch: Value) -> None:
+        """Copy B to scratch memory."""
         raise NotImplementedError
+
+    def columns_of_sums(self, sums: list[Value]) -> list[Value]:
+        """Return the sums of a slice as a vector for each column of B, a row in each lane."""
+        return sums
 
     def add_all(self, begin: Value, stop: Value) -> None:
         """Do the steps, or chunks of them, of a slice."""
@@ -87,7 +90,8 @@ class _Slices(Operands):
         )
         count = self.least(builder.sub(self.height, first), self.number(spec.lanes))
         stack = self.address_of(self.finished)
-        totals = [self.plus(self.sum_of(slots), bias) for slots in self.sums]
+        sums = self.columns_of_sums([self.sum_of(slots) for slots in self.sums])
+        totals = [self.plus(column, bias) for column in sums]
         stacked = [self.add(stack, n * spec.vector_bytes) for n in range(spec.columns)]
         with builder.if_else(self.has_residual(), likely=False) as (given, none):
             with given:
@@ -157,10 +161,12 @@ class LanesProduct(_Slices):
 
     spec: LanesSpec
 
-    def copy(self, scratch: Value, plane: Value) -> None:
+    def copy(self, scratch: Value) -> None:
         """Copy each column of B to windows."""
-        self.window_numbers = self.table("windows")
+        self.window_numbers, plane = self.table("windows"), self.table("plane")
         copy_to_windows(self, self.spec, scratch, plane)
+        columns = range(self.spec.columns)
+        self.planes = [self.add(scratch, self.times(plane, n)) for n in columns]
 
     def add_all(self, begin: Value, stop: Value) -> None:
         """Do the chunks of a slice."""
@@ -219,13 +225,32 @@ class LanesProduct(_Slices):
 
 
 class SlicedProduct(_Slices):
-    """Emits the product of A sliced."""
+    """Emits the product of A sliced.
+
+    Of two columns a vector holds rows of B side by side: with 32 bytes and float32 those that the
+    rows 0, 1, 4 and 5 of a slice meet, and another vector those of 2, 3, 6 and 7, since values are
+    spread to both columns within 16 bytes.
+    """
 
     spec: SlicedSpec
 
-    def copy(self, scratch: Value, plane: Value) -> None:
-        """Copy each column of B as it is."""
-        copy_to_planes(self, self.spec, scratch, plane)
+    def copy(self, scratch: Value) -> None:
+        """Copy B to rows, the first of which is zeros."""
+        copy_to_rows(self, self.spec, scratch, self.number(1), self.table("depth"))
+        self.rows_of_b = scratch
+
+    def columns_of_sums(self, sums: list[Value]) -> list[Value]:
+        """Return the sums of a slice as a vector for each column of B, a row in each lane."""
+        if len(sums) == 1:
+            return sums
+        first, second = sums
+        lanes, piece = self.spec.lanes, self.spec.lanes_of_piece
+        starts = [begin + vector for begin in range(0, lanes, piece) for vector in (0, lanes)]
+        found = []
+        for column in (0, 1):
+            chosen = [start + lane for start in starts for lane in range(column, piece, 2)]
+            found.append(self.shuffle(first, second, chosen))
+        return found
 
     def add_all(self, begin: Value, stop: Value) -> None:
         """Do the steps of a slice."""
@@ -251,7 +276,38 @@ class SlicedProduct(_Slices):
             places = [self.load_word(kind, self.places, number) for number in numbers]
         at = self.add(self.values, self.times(first, spec.itemsize))
         values = self.load(self.vector(spec.lanes), at)
-        for plane, slots in zip(self.planes, self.sums, strict=True):
-            entries = self.load_each(plane, places)
-            total = self.multiply_add(values, entries, builder.load(slots[chain]))
+        for number, slots in enumerate(self.sums):
+            rows = self._rows_of_vector(number)
+            found = self._load_rows([places[row] for row in rows])
+            factors = values
+            if spec.columns == 2:
+                factors = self.shuffle(values, values, [row for row in rows for _ in range(2)])
+            total = self.multiply_add(factors, found, builder.load(slots[chain]))
             builder.store(total, slots[chain])
+
+    def _rows_of_vector(self, number: int) -> list[int]:
+        """Return the rows of a slice, counted from 0, whose sums one of `columns` vectors holds."""
+        piece = self.spec.lanes_of_piece
+        each = piece // self.spec.columns
+        pieces = range(number * each, self.spec.lanes, piece)
+        return [row for begin in pieces for row in range(begin, begin + each)]
+
+    def _load_rows(self, places: list[Value]) -> Value:
+        """Load rows of B, by their numbers, into a vector."""
+        spec = self.spec
+        addresses = [
+            self.add(self.rows_of_b, self.times(place, spec.row_bytes)) for place in places
+        ]
+        if spec.row_bytes > 8:
+            rows = [self.load(self.vector(spec.columns), address) for address in addresses]
+            while len(rows) > 1:
+                both = list(range(2 * rows[0].type.count))
+                rows = [
+                    self.shuffle(*pair, both) for pair in zip(rows[::2], rows[1::2], strict=True)
+                ]
+            return rows[0]
+        item = ir.FloatType() if spec.row_bytes == 4 else ir.DoubleType()
+        found = ir.Constant(ir.VectorType(item, len(places)), ir.Undefined)
+        for lane, address in enumerate(addresses):
+            found = self.builder.insert_element(found, self.load(item, address), INT32(lane))
+        return self.builder.bitcast(found, self.vector(spec.lanes))

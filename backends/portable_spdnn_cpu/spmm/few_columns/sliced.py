@@ -8,8 +8,8 @@ The arrays, for slices of `lanes` rows, in which there are as many steps as its 
 entries::
 
     values   (steps, lanes)          of A; 0 where a row has ended
-    places   (steps, lanes)          rows of B, uint16 or uint32; where one has ended, the row of
-                                     zeros that follows
+    places   (steps, lanes)          rows of B, uint16 or uint32, from 1 on; where a row of A has
+                                     ended 0, the row of zeros
     starts   (slices + 1)            the first step of each slice
     rows     (slices x lanes)        rows of C, -1 where a lane has none
     bias     (slices x lanes)        of these rows
@@ -70,11 +70,10 @@ def pack_slices(
     shape = int(starts[-1]), spec.lanes
     values = aligned_empty(shape, A.dtype)
     places = aligned_empty(shape, np.dtype(f"u{spec.place_bytes}"))
-    values[:], places[:] = 0, depth
+    values[:], places[:] = 0, 0
     fill_slices(A.indptr, A.indices, A.data, order, starts, values, places)
-    plane = (depth + 1) * spec.itemsize
     arrays = {"values": values, "places": places}
-    return packed_slices(A, layout, epilogue, parts, plane, arrays)
+    return packed_slices(A, layout, epilogue, parts, (depth + 1) * spec.row_bytes, arrays)
 
 
 @kernel
@@ -94,5 +93,5 @@ def fill_slices(
         if row >= 0:
             for entry in range(indptr[row], indptr[row + 1]):
                 values[step, lane] = data[entry]
-                places[step, lane] = indices[entry]
+                places[step, lane] = indices[entry] + 1
                 step += 1

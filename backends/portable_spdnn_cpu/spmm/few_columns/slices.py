@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -55,8 +57,9 @@ def packed_slices(
     layout: SliceLayout,
     epilogue: tuple[Array, Array],
     parts: int,
-    plane: int,
+    scratch_bytes: int,
     arrays: dict[str, Array],
+    numbers: Mapping[str, int] = MappingProxyType({}),
 ) -> PackedProduct:
     """Return A as it was packed, with what both forms have.
 
@@ -68,9 +71,9 @@ def packed_slices(
         The bias of each row, and both bounds, of A's type.
     parts : int
         How many parts to divide the rows into, at most.
-    plane : int
-        Bytes of the copy of a column of B.
-    arrays : dict of str to ndarray
+    scratch_bytes : int
+        Of the copy of B.
+    arrays, numbers : mapping of str to ndarray, and to int
         Those of the form itself: "values" and others.
     """
     bias, bounds = epilogue
@@ -80,8 +83,8 @@ def packed_slices(
         "starts": starts, "rows": order.astype(np.int32), "parts": divided, "bounds": bounds,
         "bias": np.append(bias, A.dtype.type(0))[order],
     }  # fmt: skip
-    numbers = {"height": A.shape[0], "depth": A.shape[1], "plane": plane}
+    numbers = {"height": A.shape[0], "depth": A.shape[1], **numbers}
     return PackedProduct(
         spec, table_of(arrays, numbers), arrays, len(divided) - 1,
-        plane * spec.columns, arrays["values"].size,
+        scratch_bytes, arrays["values"].size,
     )  # fmt: skip

@@ -2,10 +2,10 @@
 
 *Lanes*: rows of A of like length lie in the lanes of a vector, one each, and a step takes at most
 one entry of each row, all out of a window of consecutive entries of a column of B. *Sliced*
-(sliced ELLPACK): the same without windows, so that a step takes the next entry of each row. *Rows*:
-row by row, an entry times a whole row of B. The parameters follow from a spec's fields alone,
-so that code for any processor can be generated on any other, but for stores of parts of vectors,
-which are those of the processor at hand.
+(sliced ELLPACK): the same without windows: a step takes the next entry of each row, and loads the
+row of B that it meets, of one column or two. *Rows*: row by row, an entry times a whole row of B.
+The parameters follow from a spec's fields alone, so that code for any processor can be generated on
+any other, but for stores of parts of vectors, which are those of the processor at hand.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LanesSpec(Spec):
 
 @dataclass(frozen=True)
 class SlicedSpec(Spec):
-    """The sliced form.
+    """The sliced form, for one column or two.
 
     Attributes
     ----------
@@ -127,6 +127,21 @@ class SlicedSpec(Spec):
     """
 
     place_bytes: int = 2
+
+    @property
+    def width(self) -> int:
+        """Columns of a row of B, once it is copied: all."""
+        return self.columns
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of such a row."""
+        return self.width * self.itemsize
+
+    @property
+    def lanes_of_piece(self) -> int:
+        """Items of 16 bytes, within which every processor shuffles by one instruction."""
+        return 16 // self.itemsize
 
     @property
     def chains(self) -> int:

@@ -113,6 +113,23 @@ def test_avx2_permutes_windows_of_one_vector(cpu):
 
 
 @pytest.mark.parametrize(
+    ("spec", "cpu", "shuffle"),
+    [
+        (SlicedSpec(2, 4, 32), "x86-64-v3", r"(vshufps|vpermilps)\s+\$\d+, .*ymm"),
+        (SlicedSpec(2, 4, 64), "znver4", r"(vshufps|vpermilps)\s+\$\d+, .*zmm"),
+        (SlicedSpec(2, 4, 16), "x86-64-v3", r"(vshufps|vpermilps|vunpcklps)\s.*xmm"),
+    ],
+)
+def test_one_load_brings_both_columns_of_a_row(spec, cpu, shuffle):
+    text = assembled(spec, cpu)
+    # Three steps, two of them in a loop: every other row goes into the upper half of a register.
+    loads = re.findall(r"vmovhp[sd]\s+\(%r\w+,%r\w+,8\)", text)
+    assert len(loads) == 3 * spec.lanes // 2
+    assert "gather" not in text
+    assert re.search(shuffle, text)
+
+
+@pytest.mark.parametrize(
     ("cpu", "length", "register"),
     [("skylake-avx512", 64, "zmm"), ("x86-64-v3", 32, "ymm"), ("skylake", 32, "ymm")],
 )
@@ -138,6 +155,7 @@ def test_rows_multiply_and_add_whole_rows_of_b(
         ("x86-64", X86, RowsSpec(5, 4, 16)),
         ("x86-64-v3", X86, SlicedSpec(2, 4, 32)),
         ("x86-64-v3", X86, SlicedSpec(1, 8, 32, 4)),
+        ("x86-64-v3", X86, SlicedSpec(2, 8, 32)),
         ("neoverse-n1", "aarch64-unknown-linux-gnu", SlicedSpec(2, 4, 16)),
         ("neoverse-n1", "aarch64-unknown-linux-gnu", RowsSpec(5, 4, 16)),
     ],

@@ -57,28 +57,30 @@ def test_lanes_hold_each_entry_once(columns, itemsize, vector_bytes):
 
 
 @pytest.mark.parametrize(
-    ("itemsize", "vector_bytes", "place_bytes"), [(4, 32, 2), (8, 32, 4), (8, 16, 2)]
+    ("columns", "itemsize", "vector_bytes", "place_bytes"),
+    [(1, 4, 32, 2), (1, 8, 32, 4), (1, 8, 16, 2), (2, 4, 32, 2), (2, 8, 64, 4)],
 )
-def test_slices_hold_each_entry_once(itemsize, vector_bytes, place_bytes):
+def test_slices_hold_each_entry_once(columns, itemsize, vector_bytes, place_bytes):
     A = random_rows(np.random.default_rng(0), 70, 300, 0.1, f"f{itemsize}")
-    spec = SlicedSpec(1, itemsize, vector_bytes, place_bytes)
+    spec = SlicedSpec(columns, itemsize, vector_bytes, place_bytes)
     packed = pack_slices(A, lay_out_slices(A, spec), epilogue(A), 3)
-    arrays, table, found = packed.arrays, dict(zip(TABLE, packed.table, strict=True)), []
+    arrays, found = packed.arrays, []
     for slice_, (first, end) in enumerate(itertools.pairwise(arrays["starts"])):
         for step in range(first, end):
             for lane in range(spec.lanes):
                 place, value = int(arrays["places"][step, lane]), arrays["values"][step, lane]
-                if place == A.shape[1]:
+                if place == 0:
                     assert value == 0
                 else:
-                    found.append((arrays["rows"][slice_ * spec.lanes + lane], place, value))
-    packed_rows, columns, values = zip(*found, strict=True)
+                    found.append((arrays["rows"][slice_ * spec.lanes + lane], place - 1, value))
+    packed_rows, packed_columns, values = zip(*found, strict=True)
     assert len(found) == A.nnz
-    assert abs(sp.csr_array((values, (packed_rows, columns)), shape=A.shape) - A).max() == 0
+    again = sp.csr_array((values, (packed_rows, packed_columns)), shape=A.shape)
+    assert abs(again - A).max() == 0
     kept = arrays["rows"] >= 0
     np.testing.assert_array_equal(arrays["bias"][kept], arrays["rows"][kept])
     assert sorted(arrays["rows"][kept]) == list(range(70))
-    assert table["plane"] > A.shape[1] * itemsize  # a zero follows B
+    assert packed.scratch_bytes == 301 * columns * itemsize  # B, and a row of zeros before it
     assert packed.slots == arrays["values"].size < 1.3 * A.nnz
 
 

@@ -36,7 +36,7 @@ from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, Slice
 
 FORMS = ["lanes", "sliced", "rows"]
 FORMS_AND_COLUMNS = [
-    ("lanes", 1), ("lanes", 3), ("lanes", 4), ("lanes", 8), ("sliced", 1), ("sliced", 3),
+    ("lanes", 1), ("lanes", 3), ("lanes", 4), ("lanes", 8), ("sliced", 1), ("sliced", 2),
     ("rows", 6), ("rows", 15), ("rows", 16), ("rows", 32),
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ FORMS_AND_COLUMNS = [
             ("lanes", 2),
             ("lanes", 5),
             ("sliced", 1),
-            ("sliced", 4),
+            ("sliced", 2),
             ("rows", 3),
             ("rows", 8),
             ("rows", 15),
@@ -91,6 +91,7 @@ def test_vectors_of_every_length(form, columns, dtype, length):
         ("lanes", 2, True, np.float64), ("lanes", 3, True, np.float32),
         ("lanes", 4, True, np.float32), ("lanes", 4, True, np.float64),
         ("lanes", 5, False, np.float32), ("sliced", 1, False, np.float32),
+        ("sliced", 2, False, np.float32), ("sliced", 2, False, np.float64),
         ("rows", 6, False, np.float64), ("rows", 6, False, np.float32),
     ],
 )  # fmt: skip
@@ -166,7 +167,8 @@ def strided(B: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("form", "columns"), [("lanes", 1), ("lanes", 3), ("sliced", 1), ("rows", 8)]
+    ("form", "columns"),
+    [("lanes", 1), ("lanes", 3), ("sliced", 1), ("sliced", 2), ("rows", 4), ("rows", 8)],
 )
 def test_views_of_any_strides(form, columns):
     rng = np.random.default_rng(6)

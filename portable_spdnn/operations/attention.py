@@ -49,12 +49,14 @@ class AttentionOperations:
       is the width of a head that is expected, None where it is not known: a hint, no limit.
 
     Masks are canonical, one for all heads or one for each; of them the pattern alone counts.
-    Q, K and V have the shape (heads, length, d), any strides, and one type.
+    Q, K and V have the shape (heads, length, d), any strides, and one type: of a batch either all
+    heads of all at once, or those of one after the other.
     """
 
     # What a backend gives; `portable_spdnn.backend` says what each does.
     memory_space: ClassVar[str]
     sparse_operand: Callable[[str, object], SparseOperand]
+    upload: Callable[[AnyArray], AnyArray]
     run_sddmm: Callable[[list[SparseOperand], AnyArray, AnyArray, float], list[SparseOperand]]
     run_sparse_softmax: Callable[[list[SparseOperand]], list[SparseOperand]]
     make_attention: Callable[[list[SparseOperand], int | None], PreparedAttention]
@@ -99,10 +101,10 @@ class AttentionOperations:
         [[10.0, 0.0], [30.0, 40.0]]
         """
         masks, heads = checked_masks(self, "sddmm", mask)
-        operands = dense_heads(self, "sddmm", Q=Q, K=K)
-        flat = operands[0].ndim == 2
-        q, k = (one[None] if flat else one for one in operands)
+        q, k = dense_heads(self, "sddmm", Q=Q, K=K)
         check_heads("sddmm", masks[0].shape if masks else (0, 0), heads, q, k)
+        flat = q.ndim == 2
+        q, k = (one[None] if flat else one for one in (q, k))
         factor = checked_scale("sddmm", scale)
         dtype = common_dtype("sddmm", Q=q, K=k)
         scores = self.run_sddmm(masks, cast(q, dtype), cast(k, dtype), factor)
@@ -158,15 +160,17 @@ class AttentionOperations:
         Q : dense, shape (heads, queries, d)
         K : dense, shape (heads, keys, d)
         V : dense, shape (heads, keys, d_v)
-            All three may leave the heads out, and are then one head.
+            All three may leave the heads out, and are then one head, or have a batch before them:
+            (batch, heads, queries, d).
         mask : sparse, shape (queries, keys), or list of such
-            One for all heads, or a list with one for each; its pattern alone counts.
+            One for all heads, or a list with one for each; its pattern alone counts. All of a batch
+            have the same.
         scale : float, optional
             Default: 1 / sqrt(d).
 
         Returns
         -------
-        dense, shape (heads, queries, d_v), or (queries, d_v)
+        dense, of Q's shape but with d_v columns
             float64 where an operand needs it, else float32. A query without keys gives zeros, and
             so does one whose scores are all minus infinity (where V is finite).
 

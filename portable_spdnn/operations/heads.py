@@ -80,7 +80,7 @@ class AttentionHandle:
 
         Returns
         -------
-        dense, shape (heads, queries, d_v), or (queries, d_v) where Q has two dimensions
+        dense, of Q's shape but with d_v columns
             float64 where an operand needs it, else float32.
 
         Raises
@@ -89,28 +89,34 @@ class AttentionHandle:
             If an operand or `out` does not fit the masks or the others.
         """
         name = "sparse_attention"
-        operands = dense_heads(self._backend, name, Q=Q, K=K, V=V)
-        flat = operands[0].ndim == 2
-        q, k, v = (one[None] if flat else one for one in operands)
+        q, k, v = dense_heads(self._backend, name, most=4, Q=Q, K=K, V=V)
         check_heads(name, self.shape, self.heads, q, k)
-        if v.shape[:2] != k.shape[:2]:
+        if v.shape[:-1] != k.shape[:-1]:
             raise InputError(
-                f"{name}: V has {v.shape[0]} heads of {v.shape[1]} rows but K has {k.shape[0]} of "
-                f"{k.shape[1]}; there must be as many"
+                f"{name}: V has shape {v.shape} but K {k.shape}; only the columns may differ"
             )
         dtype = common_dtype(name, Q=q, K=k, V=v)
         q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
-        shape = q.shape[0], q.shape[1], v.shape[2]
-        check_out(name, out, shape[1:] if flat else shape, dtype, q, k, v)
-        scale = 1 / math.sqrt(q.shape[2]) if self._scale is None else self._scale
-        target: AnyArray = out
-        result: DenseOperand = self._run(
-            q, k, v, scale, target[None] if flat and out is not None else out
-        )
-        if out is not None:
-            return out
-        first: AnyArray = result
-        return first[0] if flat else result
+        shape = (*q.shape[:-1], v.shape[-1])
+        check_out(name, out, shape, dtype, q, k, v)
+        if q.ndim < 4 or (self.heads is None and all(map(_is_joined, (q, k, v)))):
+            return self._attend_heads(q, k, v, out)
+        target: AnyArray = self._backend.upload(np.empty(shape, dtype)) if out is None else out
+        for number in range(shape[0]):
+            self._attend_heads(q[number], k[number], v[number], target[number])
+        result: DenseOperand = target
+        return result
+
+    def _attend_heads(self, q: AnyArray, k: AnyArray, v: AnyArray, out: AnyArray) -> DenseOperand:
+        """Attend with operands whose dimensions but the last two are one, or are made one."""
+        shape = (*q.shape[:-1], v.shape[-1])
+        heads = math.prod(shape[:-2])
+        q, k, v = (one.reshape(heads, *one.shape[-2:]) for one in (q, k, v))
+        target = None if out is None else out.reshape(heads, *shape[-2:])
+        scale = 1 / math.sqrt(q.shape[-1]) if self._scale is None else self._scale
+        found: AnyArray = self._run(q, k, v, scale, target)
+        result: DenseOperand = found.reshape(shape) if out is None else out
+        return result
 
     def describe(self) -> str:
         """Return how the masks were prepared, and why, for people."""
@@ -141,42 +147,58 @@ def checked_masks(
     return masks, len(masks) if several else None
 
 
-def dense_heads(backend: AttentionOperations, name: str, **operands: Any) -> list[Any]:
-    """Return dense operands, all of two dimensions or all of three, or raise InputError."""
+def dense_heads(
+    backend: AttentionOperations, name: str, most: int = 3, **operands: Any
+) -> list[Any]:
+    """Return dense operands, all of as many dimensions, or raise InputError.
+
+    They have two, three (heads, length, d), or up to `most`: four are a batch of those.
+    """
     found = []
     for letter, array in operands.items():
         if backend.memory_space == "host" or isinstance(array, list | tuple):
             array = host_array(f"{name}: {letter}", array)
-        if getattr(array, "ndim", 0) not in (2, 3):
+        if not 2 <= getattr(array, "ndim", 0) <= most:
+            batch = ", 4 for a batch of such" if most == 4 else ""
             raise InputError(
                 f"{name}: {letter} has {getattr(array, 'ndim', 0)} dimension(s); 3 are expected "
-                "(heads, length, d), or 2 for one head"
+                f"(heads, length, d), 2 for one head{batch}"
             )
         found.append(array)
     if len({array.ndim for array in found}) > 1:
         each = ", ".join(
             f"{letter} {array.ndim}" for letter, array in zip(operands, found, strict=True)
         )
-        raise InputError(f"{name}: dimensions differ ({each}); all have heads, or none has")
+        raise InputError(f"{name}: dimensions differ ({each}); all have as many")
     return found
 
 
 def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: Any) -> None:
-    """Raise InputError where Q and K, with heads, do not fit each other and the masks."""
-    if heads is not None and Q.shape[0] != heads:
-        raise InputError(f"{name}: {heads} masks for {Q.shape[0]} heads; give one mask, or as many")
-    if Q.shape[0] != K.shape[0]:
-        raise InputError(f"{name}: Q has {Q.shape[0]} heads but K has {K.shape[0]}")
+    """Raise InputError where Q and K do not fit each other and the masks."""
+    given = Q.shape[-3] if Q.ndim > 2 else 1
+    if heads is not None and given != heads:
+        raise InputError(f"{name}: {heads} masks for {given} heads; give one mask, or as many")
+    if Q.shape[:-2] != K.shape[:-2]:
+        raise InputError(
+            f"{name}: Q has shape {Q.shape} but K {K.shape}; both must have as many heads, in as "
+            "large a batch"
+        )
     for letter, rows, side, wanted in (("Q", Q, "rows", mask[0]), ("K", K, "columns", mask[1])):
-        if rows.shape[1] != wanted and heads != 0:
+        if rows.shape[-2] != wanted and heads != 0:
             raise InputError(
-                f"{name}: mask is {mask[0]} x {mask[1]} but {letter} has {rows.shape[1]} rows; as "
+                f"{name}: mask is {mask[0]} x {mask[1]} but {letter} has {rows.shape[-2]} rows; as "
                 f"many as the mask has {side} are expected: {wanted}"
             )
-    if Q.shape[2] != K.shape[2] or not Q.shape[2]:
+    if Q.shape[-1] != K.shape[-1] or not Q.shape[-1]:
         raise InputError(
-            f"{name}: Q has {Q.shape[2]} columns and K {K.shape[2]}; both must have d, at least 1"
+            f"{name}: Q has {Q.shape[-1]} columns and K {K.shape[-1]}; both must have d, at least 1"
         )
+
+
+def _is_joined(array: AnyArray) -> bool:
+    """Whether batch and heads of an array of four dimensions are one dimension in memory."""
+    batch, heads, *_ = array.shape
+    return bool(batch <= 1 or heads == 1 or array.strides[0] == heads * array.strides[1])
 
 
 def checked_scale(name: str, scale: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,50 @@ def test_attention_handle(backend: ps.Backend, name: str, dtype: Any) -> None:
         np.testing.assert_array_equal(host(backend, out), found)
     with refused("out", "(1, 150, 24)"):
         handle.attend(Q[:1], K[:1], V[:1], np.empty((2, 150, 24), dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_of_a_batch(backend: ps.Backend, dtype: Any) -> None:
+    has(backend, "sparse_attention")
+    rng = np.random.default_rng(10)
+    masks = [ps.masks.random(40, 0.7, seed, keys=50) for seed in range(3)]
+    Q, K, V = operands(rng, (40, 50, 16, 24), dtype, 6)
+    forms: dict[str, Callable[[Any], Any]] = {
+        "C order": lambda one: one.reshape(2, 3, *one.shape[1:]),
+        # As a product with fused weights gives them: token by token, the heads side by side.
+        "fused": lambda one: np.ascontiguousarray(
+            one.reshape(2, 3, *one.shape[1:]).transpose(0, 2, 1, 3)
+        ).transpose(0, 2, 1, 3),
+        "one head for all": lambda one: np.broadcast_to(
+            one.reshape(2, 3, *one.shape[1:])[:, :1], (2, 3, *one.shape[1:])
+        ),
+    }
+    for name, form in forms.items():
+        q, k, v = form(Q), form(K), form(V)
+        for given in (masks[0], masks):
+            handle = backend.attention_handle(given)
+            out = backend.upload(np.full((2, 3, 40, 24), np.nan, dtype))
+            assert handle.attend(q, k, v, out) is out
+            found = host(backend, handle.attend(q, k, v))
+            assert found.shape == (2, 3, 40, 24)
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(host(backend, out), found, name)
+            for number, head in np.ndindex(2, 3):
+                mask = masks[head if given is masks else 0]
+                expected = oracle.attention(
+                    mask, q[number, head], k[number, head], v[number, head], 0.25
+                )
+                np.testing.assert_allclose(found[number, head], expected, **tolerance(dtype))
+    for shape in ((0, 3), (2, 0), (1, 1)):
+        q, k, v = (np.ones((*shape, *one.shape[1:]), dtype) for one in (Q, K, V))
+        found = host(backend, backend.sparse_attention(q, k, v, masks[0]))
+        assert found.shape == (*shape, 40, 24)
+    with refused("sparse_attention", "Q", "K", "batch", 2, 1):
+        backend.sparse_attention(Q[None], K.reshape(2, 3, 50, 16), V[None], masks[0])
+    with refused("sparse_attention", "3 masks", "6 heads"):
+        backend.sparse_attention(Q[None], K[None], V[None], masks)
+    with refused("sparse_attention", "Q", "5 dimension", "batch"):
+        backend.sparse_attention(Q[None, None], K[None], V[None], masks[0])
 
 
 def test_attention_of_strided_and_unaligned_views(backend: ps.Backend) -> None:

@@ -26,6 +26,7 @@ from portable_spdnn_cpu.spmm.stream import product as stream_product
 from portable_spdnn_cpu.spmm.stream.entries import PADDING
 from portable_spdnn_cpu.spmm.stream.microkernels import LONG_ROW, MAX_VECTORS, pairs
 from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, PAIR, WINDOW, StreamPart, pack_rows
+from portable_spdnn_cpu.spmm.stream.panels import FAR_B_BYTES
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 POOLS = ThreadPool(1), ThreadPool(3)
@@ -245,6 +246,21 @@ def test_only_stored_entries_meet_infinity() -> None:
     assert out[0, 3] == np.inf
     out[0, 3] = 3
     np.testing.assert_array_equal(out, np.repeat([[3.0], [3], [0]], 17, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "variant"),
+    [(np.float32, StreamVariant(3, 8)), (np.float64, StreamVariant(6, 16, 2))],
+)
+def test_rows_of_a_large_b_are_prefetched_ahead(dtype: Any, variant: StreamVariant) -> None:
+    A = matrix(3, (9, 20), 0.3, dtype)
+    columns = FAR_B_BYTES // (20 * A.dtype.itemsize) + 7
+    B = np.random.default_rng(4).uniform(-1, 1, (20, columns)).astype(dtype)
+    expected = A @ B
+    for pool in POOLS:
+        out = np.full(expected.shape, np.nan, dtype)
+        StreamProduct(A, BARE, variant).multiply(B, out, None, pool)
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_wide_matrices() -> None:

@@ -97,9 +97,9 @@ INTEL = FewColumnsCosts(  # the Xeon of `spmm.costs`
 # C were stored one by one; a call is half of what was measured before calls took half of the time
 # on a Zen 5; `l2_byte_of_b` is that of a Zen 5.
 ZEN_3 = FewColumnsCosts(
-    step={1: (1.1e-10, 6.3e-10)}, single_step={}, sliced_step=(3.0e-10, 2.4e-10),
+    step={1: (1.5e-10, 6.6e-10)}, single_step={}, sliced_step=(3.0e-10, 2.4e-10),
     slice=(2.2e-9, 4.4e-10), entry={4: 1.2e-10, 8: 1.9e-10}, row_byte=7.3e-12, visit=3.5e-9,
-    l2_byte_of_b=3.5e-12, far_byte_of_a=3.5e-11, call=6e-7, copied_row=0.0, copied_byte=3.5e-11,
+    l2_byte_of_b=3.5e-12, far_byte_of_a=2.3e-11, call=6e-7, copied_row=0.0, copied_byte=3.5e-11,
 )  # fmt: skip
 
 

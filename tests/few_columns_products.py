@@ -36,9 +36,12 @@ def product_of(
 ) -> product.FewColumnsProduct:
     """Return the product in a form: "lanes", "sliced" or "rows", whichever would be faster.
 
-    In lanes only where vectors are permuted, else sliced, and sliced only up to two columns, else
-    row by row. Windows of a single column are wide unless `wide` says otherwise.
+    In lanes only where vectors are permuted, else sliced up to two columns, and row by row from
+    three on, which are not sliced. Windows of a single column are wide unless `wide` says
+    otherwise.
     """
+    if form == "sliced" and columns > 2:
+        raise ValueError(f"{columns} columns are not sliced, but up to 2")
     size = A.dtype.itemsize
     layout: LanesLayout | SlicedLayout | RowsSpec = RowsSpec(
         columns, size, vector_bytes, prefetches=prefetches

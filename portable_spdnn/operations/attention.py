@@ -49,8 +49,8 @@ class AttentionOperations:
       is the width of a head that is expected, None where it is not known: a hint, no limit.
 
     Masks are canonical, one for all heads or one for each; of them the pattern alone counts.
-    Q, K and V have the shape (heads, length, d), any strides, and one type: of a batch either all
-    heads of all at once, or those of one after the other.
+    Q, K and V have the shape (heads, length, d), any strides, and one type. A batch comes as more
+    heads where one mask serves all, or in a call for each of its members.
     """
 
     # What a backend gives; `portable_spdnn.backend` says what each does.
@@ -163,8 +163,8 @@ class AttentionOperations:
             All three may leave the heads out, and are then one head, or have a batch before them:
             (batch, heads, queries, d).
         mask : sparse, shape (queries, keys), or list of such
-            One for all heads, or a list with one for each; its pattern alone counts. All of a batch
-            have the same.
+            One for all heads, or a list with one for each; its pattern alone counts. All members of
+            a batch share them.
         scale : float, optional
             Default: 1 / sqrt(d).
 

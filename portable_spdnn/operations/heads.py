@@ -89,11 +89,12 @@ class AttentionHandle:
             If an operand or `out` does not fit the masks or the others.
         """
         name = "sparse_attention"
-        q, k, v = dense_heads(self._backend, name, most=4, Q=Q, K=K, V=V)
+        q, k, v = dense_heads(self._backend, name, takes_batches=True, Q=Q, K=K, V=V)
         check_heads(name, self.shape, self.heads, q, k)
         if v.shape[:-1] != k.shape[:-1]:
             raise InputError(
-                f"{name}: V has shape {v.shape} but K {k.shape}; only the columns may differ"
+                f"{name}: V has shape {v.shape} but K {k.shape}; only the number of columns may "
+                "differ"
             )
         dtype = common_dtype(name, Q=q, K=k, V=v)
         q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
@@ -108,7 +109,7 @@ class AttentionHandle:
         return result
 
     def _attend_heads(self, q: AnyArray, k: AnyArray, v: AnyArray, out: AnyArray) -> DenseOperand:
-        """Attend with operands whose dimensions but the last two are one, or are made one."""
+        """Attend, after batch and heads have been joined to one dimension, or one was added."""
         shape = (*q.shape[:-1], v.shape[-1])
         heads = math.prod(shape[:-2])
         q, k, v = (one.reshape(heads, *one.shape[-2:]) for one in (q, k, v))
@@ -148,28 +149,30 @@ def checked_masks(
 
 
 def dense_heads(
-    backend: AttentionOperations, name: str, most: int = 3, **operands: Any
+    backend: AttentionOperations, name: str, takes_batches: bool = False, **operands: Any
 ) -> list[Any]:
-    """Return dense operands, all of as many dimensions, or raise InputError.
+    """Return dense operands, all of the same number of dimensions, or raise InputError.
 
-    They have two, three (heads, length, d), or up to `most`: four are a batch of those.
+    They have two (length, d), three (heads, length, d), or four (batch, heads, length, d) where the
+    operation takes batches.
     """
     found = []
     for letter, array in operands.items():
         if backend.memory_space == "host" or isinstance(array, list | tuple):
             array = host_array(f"{name}: {letter}", array)
-        if not 2 <= getattr(array, "ndim", 0) <= most:
-            batch = ", 4 for a batch of such" if most == 4 else ""
+        dimensions = getattr(array, "ndim", 0)
+        if not 2 <= dimensions <= 3 + takes_batches:
+            batch = "4 for a batch" if takes_batches else "and no batch: join it to the heads"
             raise InputError(
-                f"{name}: {letter} has {getattr(array, 'ndim', 0)} dimension(s); 3 are expected "
-                f"(heads, length, d), 2 for one head{batch}"
+                f"{name}: {letter} has {dimensions} dimension(s); 3 are expected, (heads, length, "
+                f"d), 2 for one head, {batch}"
             )
         found.append(array)
     if len({array.ndim for array in found}) > 1:
         each = ", ".join(
             f"{letter} {array.ndim}" for letter, array in zip(operands, found, strict=True)
         )
-        raise InputError(f"{name}: dimensions differ ({each}); all have as many")
+        raise InputError(f"{name}: dimensions differ ({each}); all must have the same number")
     return found
 
 
@@ -179,9 +182,9 @@ def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: 
     if heads is not None and given != heads:
         raise InputError(f"{name}: {heads} masks for {given} heads; give one mask, or as many")
     if Q.shape[:-2] != K.shape[:-2]:
+        what = "heads" if Q.ndim < 4 else "batch and heads"
         raise InputError(
-            f"{name}: Q has shape {Q.shape} but K {K.shape}; both must have as many heads, in as "
-            "large a batch"
+            f"{name}: Q has shape {Q.shape} but K {K.shape}; both must have the same {what}"
         )
     for letter, rows, side, wanted in (("Q", Q, "rows", mask[0]), ("K", K, "columns", mask[1])):
         if rows.shape[-2] != wanted and heads != 0:
@@ -196,7 +199,7 @@ def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: 
 
 
 def _is_joined(array: AnyArray) -> bool:
-    """Whether batch and heads of an array of four dimensions are one dimension in memory."""
+    """Whether batch and heads of four dimensions can be one dimension without a copy."""
     batch, heads, *_ = array.shape
     return bool(batch <= 1 or heads == 1 or array.strides[0] == heads * array.strides[1])
 

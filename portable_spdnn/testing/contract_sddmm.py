@@ -143,6 +143,8 @@ def test_sddmm_and_softmax_name_what_does_not_fit(backend: ps.Backend) -> None:
         backend.sddmm(mask, Q[..., :2], K)
     with refused("sddmm", "heads", 1, 2):
         backend.sddmm(mask, Q[:1], K)
+    with refused("sddmm", "Q", "4 dimension", "batch"):
+        backend.sddmm(mask, Q[None], K[None])
     with refused("sddmm", "3 masks", "2 heads"):
         backend.sddmm([mask] * 3, Q, K)
     with refused("sddmm", "head 1", "(5, 4)"):

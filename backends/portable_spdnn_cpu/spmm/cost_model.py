@@ -264,9 +264,9 @@ def direct_seconds(size: ProductSize) -> float:
     near, nearest = _near(size, read, row), _near(size, read, row, COSTS.l1_share * L1)
     turned, copied = 0.0, 0.0
     if size.fortran:
-        turned = COSTS.direct.transpose * (
-            read if meets_few_rows(size.entries, size.inner) else size.inner
-        )
+        # Of all rows, both B and the copy take room in the last cache.
+        few = meets_few_rows(size.entries, size.inner)
+        turned = COSTS.direct.transpose * (read if few else size.inner * beyond(2 * size.b_bytes))
     elif not size.aligned and is_reused(
         size.entries, size.inner, size.columns, size.itemsize, size.layout
     ):

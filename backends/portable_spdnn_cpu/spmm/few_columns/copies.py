@@ -10,7 +10,7 @@ from portable_spdnn_cpu.spmm.emitter import Value
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
 
-Copied = RowsSpec | SlicedSpec  # forms for which rows of B are copied as rows
+RowCopySpec = RowsSpec | SlicedSpec  # of the forms that load whole rows of B
 
 
 def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value) -> None:
@@ -60,7 +60,7 @@ def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value)
 
 
 def copy_to_rows(
-    at: Operands, spec: Copied, scratch: Value, blocks: Value, block_rows: Value
+    at: Operands, spec: RowCopySpec, scratch: Value, blocks: Value, block_rows: Value
 ) -> None:
     """Emit the copy of B to rows of `spec.width` entries, each block of which begins with zeros.
 
@@ -92,10 +92,10 @@ def copy_to_rows(
             target = at.add(scratch, at.times(before, spec.row_bytes))
             begin = at.slot(first.type)
             builder.store(first, begin)
-            if spec.width == spec.columns and spec.row_bytes < spec.vector_bytes:
+            # A single column is copied by vectors as one of several is, below.
+            if 1 < spec.columns == spec.width and spec.row_bytes < spec.vector_bytes:
                 with builder.if_then(_rows_are_contiguous(at, spec.columns, gaps=False)):
-                    begin_of_rest = _copy_vectors(at, spec, target, first, end)
-                    builder.store(begin_of_rest, begin)
+                    builder.store(_copy_vectors(at, spec, target, first, end), begin)
             with builder.if_then(by_rows):
                 stop = at.least(safe, end)
                 with at.loop(builder.load(begin), stop) as row:
@@ -118,10 +118,12 @@ def copy_to_rows(
                     at.store(value, at.add(place, column * spec.itemsize))
 
 
-def _copy_vectors(at: Operands, spec: Copied, target: Value, first: Value, end: Value) -> Value:
-    """Copy rows first .. end - 1 that follow each other as they are to go, by whole vectors.
+def _copy_vectors(
+    at: Operands, spec: RowCopySpec, target: Value, first: Value, end: Value
+) -> Value:
+    """Copy rows first .. end - 1, between which there are no gaps, by whole vectors.
 
-    Returns the first row that is left.
+    Returns the first row that is left: what fills no vector.
     """
     rows = spec.vector_bytes // spec.row_bytes
     stop = at.add(first, at.builder.and_(at.builder.sub(end, first), at.number(-rows)))
@@ -152,12 +154,12 @@ def _entry_of_b(at: Operands, row: Value, column: int) -> Value:
     return at.add(start, at.times(at.argument["B_column"], column))
 
 
-def _row_at(at: Operands, spec: Copied, target: Value, row: Value, first: Value) -> Value:
+def _row_at(at: Operands, spec: RowCopySpec, target: Value, row: Value, first: Value) -> Value:
     """Return where a row of B goes, in the block that begins with row `first`."""
     return at.add(target, at.times(at.builder.sub(row, first), spec.row_bytes))
 
 
-def _row_of_b(at: Operands, spec: Copied, source: Value) -> Value:
+def _row_of_b(at: Operands, spec: RowCopySpec, source: Value) -> Value:
     """Load a contiguous row of B, and zeros beyond it; without a mask more of B is read."""
     kind = at.vector(spec.width)
     if not _reads_by_mask(spec):
@@ -165,7 +167,7 @@ def _row_of_b(at: Operands, spec: Copied, source: Value) -> Value:
     return at.load_first(kind, source, spec.columns)
 
 
-def _reads_by_mask(spec: Copied) -> bool:
+def _reads_by_mask(spec: RowCopySpec) -> bool:
     """Whether a row of B is loaded under a mask, so that nothing beyond it is read.
 
     Whole vectors of AVX-512 are: of a shuffle with zeros LLVM makes an expanding load there if the
@@ -270,7 +272,7 @@ def _separate_columns(
     _each_piece(at, spec, copy)
 
 
-def _transpose(at: Operands, spec: Copied, target: Value, first: Value, row: Value) -> None:
+def _transpose(at: Operands, spec: RowCopySpec, target: Value, first: Value, row: Value) -> None:
     """Copy rows from `row` on, as many as a vector has lanes, of a B with contiguous columns."""
     kind, place = at.vector(spec.lanes), _row_at(at, spec, target, row, first)
     together = min(spec.width, spec.lanes)  # columns
@@ -281,7 +283,7 @@ def _transpose(at: Operands, spec: Copied, target: Value, first: Value, row: Val
             else ir.Constant(kind, None)
             for column in range(begin, begin + together)
         ]
-        # One of a row or more, or of a piece of a row.
+        # Each vector holds one row or more, or a part of a row.
         for number, vector in enumerate(at.interleave(vectors)):
             to = number * max(spec.vector_bytes, spec.row_bytes) + begin * spec.itemsize
             at.store(vector, at.add(place, to))

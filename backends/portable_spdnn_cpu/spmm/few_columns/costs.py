@@ -42,7 +42,7 @@ class FewColumnsCosts:
     single_step : mapping of int to float
         Of a step for a single column with windows of four, by the bytes of a value.
     sliced_step : (float, float)
-        Of a step of the sliced form, and of each of its rows.
+        Of a step of the sliced form, and for each lane.
     slice : (float, float)
         Of a slice, and for each entry of C.
     entry, row_byte : mapping of int to float, float
@@ -95,7 +95,8 @@ INTEL = FewColumnsCosts(  # the Xeon of `spmm.costs`
 )  # fmt: skip
 # A Zen 3 with AVX2, which has lanes with windows of one vector. Slices were measured when items of
 # C were stored one by one; a call is half of what was measured before calls took half of the time
-# on a Zen 5; `l2_byte_of_b` is that of a Zen 5.
+# on a Zen 5; `l2_byte_of_b` is that of a Zen 5. Steps in lanes, and bytes of A from beyond, are
+# fitted by ratios to the other forms, of 7,500 products of one column and of two.
 ZEN_3 = FewColumnsCosts(
     step={1: (1.5e-10, 6.6e-10)}, single_step={}, sliced_step=(3.0e-10, 2.4e-10),
     slice=(2.2e-9, 4.4e-10), entry={4: 1.2e-10, 8: 1.9e-10}, row_byte=7.3e-12, visit=3.5e-9,

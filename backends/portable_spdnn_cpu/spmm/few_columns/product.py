@@ -176,13 +176,10 @@ class FewColumnsProduct:
         """Return in words how products are computed."""
         spec = self._packed.spec
         if not isinstance(spec, RowsSpec):
-            how = "loaded one by one (sliced ELLPACK)"
+            how = "rows of B are loaded one by one (sliced ELLPACK)"
             if isinstance(spec, LanesSpec):
-                how = f"permuted from windows of {spec.window} items"
-            form = (
-                f"A is packed in slices of {spec.lanes} rows of like length, for which entries of "
-                f"B are {how}"
-            )
+                how = f"entries of B are permuted from windows of {spec.window} items"
+            form = f"A is packed in slices of {spec.lanes} rows of like length, for which {how}"
         else:
             form = f"A is packed row by row, for rows of B of {spec.width} columns"
         return f"few columns, B is copied; {form}, with {self._padding:.2f} slots for each entry"

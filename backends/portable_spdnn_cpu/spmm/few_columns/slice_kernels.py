@@ -12,11 +12,11 @@ with four; of float64 1.5, 2.1 and 3.0, and 1.2, 1.45 and 1.9. Idle lanes hold a
 zero between the entries of B, never an entry: infinities stay with the rows that have them. SSE2
 and NEON have no such permute, nor AVX2 for float64.
 
-*Sliced.* A step multiplies the next entry of each row of a slice by the row of B that it meets, one
-column or two; these are loaded one by one. Few lanes idle, those of rows that are shorter than the
-longest of their slice. Bound: a load for each row of a slice, of two a cycle. On a Zen 3 core with
-AVX2 it was 0.8 to 0.95 cycles an entry, with two columns of float32 as with one; lanes took 0.8 at
-80 % zeros, 1.3 at 95 % and 3 at 98 % with one column, and two columns took 1.1 row by row.
+*Sliced.* A step multiplies the next entry of each row of a slice by the row of B that it meets, of
+one column or two. Rows of B are loaded one by one. Few lanes idle, those of rows that are shorter
+than the longest of their slice. Bound: a load for each row of a slice, of two a cycle. On a Zen 3
+core with AVX2 it was 0.8 to 0.95 cycles an entry, with two columns of float32 as with one. Lanes
+took 0.8 at 80 % zeros, 1.3 at 95 % and 3 at 98 % with one column; row by row two columns took 1.1.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Slices(Operands):
         self.values, self.places, starts, parts = (
             self.table(name) for name in ("values", "places", "starts", "parts")
         )
-        self.copy(self.argument["scratch"])
+        self.copy()
         kind = self.vector(self.spec.lanes)
         columns, chains = self.spec.columns, self.spec.chains
         self.sums = [[self.slot(kind) for _ in range(chains)] for _ in range(columns)]
@@ -69,7 +69,7 @@ class _Slices(Operands):
             self.add_all(begin, stop)
             self._finish(slice_)
 
-    def copy(self, scratch: Value) -> None:
+    def copy(self) -> None:
         """Copy B to scratch memory."""
         raise NotImplementedError
 
@@ -161,9 +161,10 @@ class LanesProduct(_Slices):
 
     spec: LanesSpec
 
-    def copy(self, scratch: Value) -> None:
+    def copy(self) -> None:
         """Copy each column of B to windows."""
         self.window_numbers, plane = self.table("windows"), self.table("plane")
+        scratch = self.argument["scratch"]
         copy_to_windows(self, self.spec, scratch, plane)
         columns = range(self.spec.columns)
         self.planes = [self.add(scratch, self.times(plane, n)) for n in columns]
@@ -228,27 +229,27 @@ class SlicedProduct(_Slices):
     """Emits the product of A sliced.
 
     Of two columns a vector holds rows of B side by side: with 32 bytes and float32 those that the
-    rows 0, 1, 4 and 5 of a slice meet, and another vector those of 2, 3, 6 and 7, since values are
-    spread to both columns within 16 bytes.
+    rows 0, 1, 4 and 5 of a slice meet, and another vector those of 2, 3, 6 and 7, so that a shuffle
+    within 16 bytes repeats each value for both columns.
     """
 
     spec: SlicedSpec
 
-    def copy(self, scratch: Value) -> None:
+    def copy(self) -> None:
         """Copy B to rows, the first of which is zeros."""
-        copy_to_rows(self, self.spec, scratch, self.number(1), self.table("depth"))
-        self.rows_of_b = scratch
+        self.rows_of_b = self.argument["scratch"]
+        copy_to_rows(self, self.spec, self.rows_of_b, self.number(1), self.table("depth"))
 
     def columns_of_sums(self, sums: list[Value]) -> list[Value]:
         """Return the sums of a slice as a vector for each column of B, a row in each lane."""
         if len(sums) == 1:
             return sums
         first, second = sums
-        lanes, piece = self.spec.lanes, self.spec.lanes_of_piece
-        starts = [begin + vector for begin in range(0, lanes, piece) for vector in (0, lanes)]
+        lanes, each = self.spec.lanes, self.spec.items_of_16_bytes
+        starts = [begin + vector for begin in range(0, lanes, each) for vector in (0, lanes)]
         found = []
         for column in (0, 1):
-            chosen = [start + lane for start in starts for lane in range(column, piece, 2)]
+            chosen = [start + lane for start in starts for lane in range(column, each, 2)]
             found.append(self.shuffle(first, second, chosen))
         return found
 
@@ -279,35 +280,27 @@ class SlicedProduct(_Slices):
         for number, slots in enumerate(self.sums):
             rows = self._rows_of_vector(number)
             found = self._load_rows([places[row] for row in rows])
-            factors = values
-            if spec.columns == 2:
-                factors = self.shuffle(values, values, [row for row in rows for _ in range(2)])
+            factors = self.shuffle(values, values, [row for row in rows for _ in self.sums])
             total = self.multiply_add(factors, found, builder.load(slots[chain]))
             builder.store(total, slots[chain])
 
     def _rows_of_vector(self, number: int) -> list[int]:
-        """Return the rows of a slice, counted from 0, whose sums one of `columns` vectors holds."""
-        piece = self.spec.lanes_of_piece
-        each = piece // self.spec.columns
-        pieces = range(number * each, self.spec.lanes, piece)
-        return [row for begin in pieces for row in range(begin, begin + each)]
+        """Return the rows of a slice whose sums a vector holds, the one of that number.
+
+        There are as many vectors as B has columns.
+        """
+        together = self.spec.items_of_16_bytes
+        each = together // self.spec.columns
+        begins = range(number * each, self.spec.lanes, together)
+        return [row for begin in begins for row in range(begin, begin + each)]
 
     def _load_rows(self, places: list[Value]) -> Value:
         """Load rows of B, by their numbers, into a vector."""
         spec = self.spec
-        addresses = [
-            self.add(self.rows_of_b, self.times(place, spec.row_bytes)) for place in places
-        ]
-        if spec.row_bytes > 8:
-            rows = [self.load(self.vector(spec.columns), address) for address in addresses]
-            while len(rows) > 1:
-                both = list(range(2 * rows[0].type.count))
-                rows = [
-                    self.shuffle(*pair, both) for pair in zip(rows[::2], rows[1::2], strict=True)
-                ]
-            return rows[0]
-        item = ir.FloatType() if spec.row_bytes == 4 else ir.DoubleType()
-        found = ir.Constant(ir.VectorType(item, len(places)), ir.Undefined)
-        for lane, address in enumerate(addresses):
-            found = self.builder.insert_element(found, self.load(item, address), INT32(lane))
-        return self.builder.bitcast(found, self.vector(spec.lanes))
+        starts = [self.add(self.rows_of_b, self.times(place, spec.row_bytes)) for place in places]
+        found = [self.load(self.vector(spec.columns), start) for start in starts]
+        while len(found) > 1:
+            both = list(range(2 * found[0].type.count))
+            pairs = zip(found[::2], found[1::2], strict=True)
+            found = [self.shuffle(*pair, both) for pair in pairs]
+        return found[0]

@@ -8,8 +8,8 @@ The arrays, for slices of `lanes` rows, in which there are as many steps as its 
 entries::
 
     values   (steps, lanes)          of A; 0 where a row has ended
-    places   (steps, lanes)          rows of B, uint16 or uint32, from 1 on; where a row of A has
-                                     ended 0, the row of zeros
+    places   (steps, lanes)          rows of B, uint16 or uint32, counted from 1; 0, a row of zeros,
+                                     where the row of A has ended
     starts   (slices + 1)            the first step of each slice
     rows     (slices x lanes)        rows of C, -1 where a lane has none
     bias     (slices x lanes)        of these rows
@@ -70,10 +70,11 @@ def pack_slices(
     shape = int(starts[-1]), spec.lanes
     values = aligned_empty(shape, A.dtype)
     places = aligned_empty(shape, np.dtype(f"u{spec.place_bytes}"))
-    values[:], places[:] = 0, 0
+    values[:] = 0
+    places[:] = 0
     fill_slices(A.indptr, A.indices, A.data, order, starts, values, places)
     arrays = {"values": values, "places": places}
-    return packed_slices(A, layout, epilogue, parts, (depth + 1) * spec.row_bytes, arrays)
+    return packed_slices(A, layout, epilogue, parts, (depth + 1) * spec.row_bytes, arrays, {})
 
 
 @kernel

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -59,7 +57,7 @@ def packed_slices(
     parts: int,
     scratch_bytes: int,
     arrays: dict[str, Array],
-    numbers: Mapping[str, int] = MappingProxyType({}),
+    numbers: dict[str, int],
 ) -> PackedProduct:
     """Return A as it was packed, with what both forms have.
 
@@ -72,9 +70,9 @@ def packed_slices(
     parts : int
         How many parts to divide the rows into, at most.
     scratch_bytes : int
-        Of the copy of B.
-    arrays, numbers : mapping of str to ndarray, and to int
-        Those of the form itself: "values" and others.
+        That the copy of B takes.
+    arrays, numbers : dict of str to ndarray, and to int
+        What the form adds to the table: arrays, "values" among them, and numbers.
     """
     bias, bounds = epilogue
     spec, order, starts = layout.spec, layout.order, layout.starts

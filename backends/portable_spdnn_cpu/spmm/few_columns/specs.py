@@ -2,8 +2,8 @@
 
 *Lanes*: rows of A of like length lie in the lanes of a vector, one each, and a step takes at most
 one entry of each row, all out of a window of consecutive entries of a column of B. *Sliced*
-(sliced ELLPACK): the same without windows: a step takes the next entry of each row, and loads the
-row of B that it meets, of one column or two. *Rows*: row by row, an entry times a whole row of B.
+(sliced ELLPACK): a step takes the next entry of each of so many rows, and loads the rows of B that
+these meet, of one column or two. *Rows*: row by row, an entry times a whole row of B.
 The parameters follow from a spec's fields alone, so that code for any processor can be generated on
 any other, but for stores of parts of vectors, which are those of the processor at hand.
 """
@@ -130,7 +130,7 @@ class SlicedSpec(Spec):
 
     @property
     def width(self) -> int:
-        """Columns of a row of B, once it is copied: all."""
+        """Columns of a row of B, once it is copied: as many as B has."""
         return self.columns
 
     @property
@@ -139,8 +139,8 @@ class SlicedSpec(Spec):
         return self.width * self.itemsize
 
     @property
-    def lanes_of_piece(self) -> int:
-        """Items of 16 bytes, within which every processor shuffles by one instruction."""
+    def items_of_16_bytes(self) -> int:
+        """Items in 16 bytes, within which AVX shuffles by an immediate operand."""
         return 16 // self.itemsize
 
     @property

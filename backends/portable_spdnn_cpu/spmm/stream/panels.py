@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, call_code
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
 from portable_spdnn_cpu.layout.large_results import MIB
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.costs import LAST_CACHE
 from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.job_words import (
     B_FORTRAN,
@@ -24,13 +24,15 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter
 
-# Bytes of B beyond which what is copied of its rows is prefetched: pieces of some lines, each on a
-# page of its own, which hardware does not foresee. On a Zen 3 with a last cache of 32 MiB that
-# others use too, copies of a B of 17 MB take 0.6 to 0.8 of the time so, in a loop of their own, and
-# products of 7 to 17 MB 0.56 to 0.98; of 2 to 4 MB 0.9 to 1.05. Elsewhere it was not measured, and
-# only a B that the last cache does not hold is prefetched.
-FAR_B_BYTES = 4 * MIB if is_zen() and VECTOR_BYTES < 64 else max(cache_bytes(3), 32 * MIB)
-# Cache lines that are asked for ahead: 24 to 64 were as fast there, in panels of two to twelve.
+# Bytes that B spans, gaps between its rows included, beyond which what panels take of its rows is
+# prefetched: some lines, each time on another page, which hardware does not foresee. On a Zen 3,
+# with a last cache of 32 MiB that it shares, products of B of 7 to 17 MB took 0.71 to 0.98 of the
+# time so, in the median of some turns, and of 1 to 4 MB, with prefetches too, 0.9 to 1.1. On
+# processors other than AMD's without AVX-512 it was not measured, and is left to what the last
+# cache does not hold.
+FAR_B_BYTES = 4 * MIB if is_zen() and VECTOR_BYTES < 64 else LAST_CACHE
+# Lines that are asked for ahead: copies by themselves, of panels of 3, 6 and 12 lines, were the
+# fastest with 48 on that Zen 3, or within a twentieth of it.
 AHEAD_LINES = 48
 
 
@@ -87,7 +89,7 @@ def copy_panel(
         for k in range(first, stop):
             start = k * words[B_STRIDE] + column
             copy_row(vectors, panel, (k - first) * stride, B_items, start, columns)
-            if is_far:  # of rows of the next block, too
+            if is_far:  # near the end of a block the next one begins, and in the last B ends
                 for number in range(len(vectors)):
                     prefetch(B_items, start + ahead + number * (BLOCK_BYTES // itemsize))
         return

@@ -50,7 +50,9 @@ class AttentionOperations:
 
     Masks are canonical, one for all heads or one for each; of them the pattern alone counts.
     Q, K and V have the shape (heads, length, d), any strides, and one type. A batch comes as more
-    heads where one mask serves all, or in a call for each of its members.
+    heads where one mask serves all, or in a call for each of its members; but where batch and heads
+    are not one dimension in memory, and the function has an attribute ``takes_batches``, with four
+    dimensions.
     """
 
     # What a backend gives; `portable_spdnn.backend` says what each does.

@@ -100,23 +100,23 @@ class AttentionHandle:
         q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
         shape = (*q.shape[:-1], v.shape[-1])
         check_out(name, out, shape, dtype, q, k, v)
-        if q.ndim < 4 or (self.heads is None and all(map(_is_joined, (q, k, v)))):
-            return self._attend_heads(q, k, v, out)
-        target: AnyArray = self._backend.upload(np.empty(shape, dtype)) if out is None else out
-        for number in range(shape[0]):
-            self._attend_heads(q[number], k[number], v[number], target[number])
-        result: DenseOperand = target
-        return result
-
-    def _attend_heads(self, q: AnyArray, k: AnyArray, v: AnyArray, out: AnyArray) -> DenseOperand:
-        """Attend, after batch and heads have been joined to one dimension, or one was added."""
-        shape = (*q.shape[:-1], v.shape[-1])
-        heads = math.prod(shape[:-2])
-        q, k, v = (one.reshape(heads, *one.shape[-2:]) for one in (q, k, v))
-        target = None if out is None else out.reshape(heads, *shape[-2:])
         scale = 1 / math.sqrt(q.shape[-1]) if self._scale is None else self._scale
-        found: AnyArray = self._run(q, k, v, scale, target)
-        result: DenseOperand = found.reshape(shape) if out is None else out
+        shares_mask = self.heads in (None, 1)  # a list of one mask serves any number of heads
+        if q.ndim == 4 and not (shares_mask and all(map(is_joined, (q, k, v)))):
+            joint: AnyArray = self._backend.upload(np.empty(shape, dtype)) if out is None else out
+            if shares_mask and getattr(self._run, "takes_batches", False):
+                self._run(q, k, v, scale, joint)
+            else:
+                for number in range(shape[0]):
+                    self._run(q[number], k[number], v[number], scale, joint[number])
+        else:
+            heads = math.prod(shape[:-2])
+            q, k, v = (one.reshape(heads, *one.shape[-2:]) for one in (q, k, v))
+            given: AnyArray = out
+            target = None if out is None else given.reshape(heads, *shape[-2:])
+            joint = self._run(q, k, v, scale, target)
+            joint = joint.reshape(shape) if out is None else out
+        result: DenseOperand = joint
         return result
 
     def describe(self) -> str:
@@ -198,8 +198,10 @@ def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: 
         )
 
 
-def _is_joined(array: AnyArray) -> bool:
-    """Whether batch and heads of four dimensions can be one dimension without a copy."""
+def is_joined(array: AnyArray) -> bool:
+    """Whether batch and heads of an array can be one dimension without a copy, or are already."""
+    if array.ndim < 4:
+        return True
     batch, heads, *_ = array.shape
     return bool(batch <= 1 or heads == 1 or array.strides[0] == heads * array.strides[1])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from portable_spdnn.operations.heads import is_joined
 from portable_spdnn_cpu.attention.kernel import Workspace, attend, attend_heads
 from portable_spdnn_cpu.attention.operands import (
     Operands,
@@ -52,6 +54,8 @@ class SparseAttention:
         Columns of K that are expected.
     """
 
+    takes_batches = True
+
     def __init__(self, workers: ThreadPool, masks: list[Any], d: int | None) -> None:
         self.workers, self.masks = workers, masks
         row_bytes = (EXPECTED_D if d is None else d) * np.dtype(np.float32).itemsize
@@ -62,18 +66,26 @@ class SparseAttention:
     def __call__(
         self, Q: Array, K: Array, V: Array, scale: float, out: Array | None = None
     ) -> Array:
-        """Return O, shape (heads, queries, columns of V); see `Backend.sparse_attention`."""
-        shape = Q.shape[0], Q.shape[1], V.shape[2]
+        """Return O, shape (heads, queries, columns of V); see `Backend.sparse_attention`.
+
+        Operands of four dimensions are a batch, and so is O then.
+        """
+        shape = *Q.shape[:-1], V.shape[-1]
         if out is None:
             out = np.empty(shape, Q.dtype)
         if 0 in shape:
             return out
-        if not K.shape[1]:
+        if not K.shape[-2]:
             out[...] = 0
             return out
+        # Heads, or members of a batch, for which K and V are packed at a time.
         shared = len(self.masks) == 1
-        head_bytes = 3 * (K[0].nbytes + V[0].nbytes)
-        most = max(1, MAX_PACKED // max(head_bytes, 1)) if shared else 1
+        each = 3 * (K[0].nbytes + V[0].nbytes)
+        if Q.ndim == 4 and each > MAX_PACKED:  # then some heads of a member at a time
+            for member in range(shape[0]):
+                self(Q[member], K[member], V[member], scale, out[member])
+            return out
+        most = max(1, MAX_PACKED // max(each, 1)) if shared else 1
         for first in range(0, shape[0], most):
             part = slice(first, min(first + most, shape[0]))
             number = 0 if shared else first
@@ -95,15 +107,19 @@ class SparseAttention:
         return "\n".join(lines)
 
     def _run(self, number: int, Q: Array, K: Array, V: Array, scale: float, out: Array) -> None:
-        """Compute some heads of one mask."""
+        """Compute some heads of one mask, or some members of a batch."""
         mask, packed = self.masks[number], self.packed[number]
-        heads, entries = Q.shape[0], mask.nnz
-        workers = worth_waking(self.workers, heads * entries * (Q.shape[2] + V.shape[2]))
+        heads, entries, width = math.prod(Q.shape[:-2]), mask.nnz, V.shape[-1]
+        out = out.reshape(heads, *out.shape[-2:])  # in C order, as it is
+        workers = worth_waking(self.workers, heads * entries * (Q.shape[-1] + width))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
-        in_place = read_in_place(entries, K, V)  # a mask of few entries has no tiles
+        in_place = False
+        if is_joined(K) and is_joined(V):
+            K, V = (one.reshape(heads, *one.shape[-2:]) for one in (K, V))
+            in_place = read_in_place(entries, K, V)  # a mask of few entries has no tiles
         Q, K, V = map(with_contiguous_rows, (Q, K, V))
         q, k, v = map(heads_of, (Q, K, V))
-        shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads, in_place
+        shape = Q.itemsize, Q.shape[-1], width, heads, threads, in_place
         division = self._divisions.get((number, *shape))
         if division is None:
             if len(self._divisions) == DIVISIONS * len(self.masks):
@@ -112,7 +128,7 @@ class SparseAttention:
         tile, d, d_v, size, stage, scores = division
         factor, pattern = Q.dtype.type(scale), self._patterns[number]
         buffers = _SPARE.take()
-        room = packed, K.shape[1], d, d_v, Q.dtype
+        room = packed, K.shape[-2], d, d_v, Q.dtype
         spaces = [
             buffers.workspace(worker, size, d, d_v, scores, Q.dtype) for worker in range(threads)
         ]

@@ -26,9 +26,9 @@ from portable_spdnn_cpu.sddmm.microkernels import load_row, store_row
 from portable_spdnn_cpu.sddmm.operands import (
     ADDRESS,
     COLUMNS,
-    HEAD_STEP,
     ROW_STEP,
     Heads,
+    first_item,
     one_head,
 )
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile
@@ -109,8 +109,9 @@ def attend(
         head, first = number // blocks, number % blocks * size
         end = min(first + size, queries)
         panels, keys, values = operands.panels[head], operands.keys[head], operands.values[head]
+        first_query = first_item(Q, head)
         for query in range(first, end):
-            begin = head * Q[HEAD_STEP] + query * Q[ROW_STEP]
+            begin = first_query + query * Q[ROW_STEP]
             load_row(source, begin, Q[COLUMNS], rows, (query - first) * d, d)
         rows[(end - first) * d :] = 0
         sums[:] = 0

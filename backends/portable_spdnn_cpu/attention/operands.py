@@ -13,10 +13,10 @@ from portable_spdnn_cpu.sddmm.microkernels import load_row
 from portable_spdnn_cpu.sddmm.operands import (
     ADDRESS,
     COLUMNS,
-    HEAD_STEP,
     ROW_STEP,
     ROWS_EACH,
     Heads,
+    first_item,
     in_place,
     rows_of_head,
     transpose_rows,
@@ -73,15 +73,16 @@ def pack_operands(counter: Array, K: Heads, V: Heads, packed: Operands, d: int, 
             break
         head, first = number // chunks, number % chunks * ROWS_EACH
         end = min(first + ROWS_EACH, length)
+        first_key, first_value = first_item(K, head), first_item(V, head)
         if keys.shape[1]:
             for key in range(first, end):
-                begin = head * K[HEAD_STEP] + key * K[ROW_STEP]
+                begin = first_key + key * K[ROW_STEP]
                 load_row(k, begin, K[COLUMNS], keys, (head * length + key) * d, d)
         if panels.shape[1]:
             rows = rows_of_head(K, head, length, values.dtype)
             transpose_rows(rows, K[COLUMNS], first, end, panels[head], d)
         for key in range(first, end):
-            begin, place = head * V[HEAD_STEP] + key * V[ROW_STEP], head * whole + key * d_v
+            begin, place = first_value + key * V[ROW_STEP], head * whole + key * d_v
             flaw = load_row(v, begin, V[COLUMNS], values, place, d_v)
             flawed[head, key] = flaw != 0  # NaN
             if flaw != 0:

@@ -14,7 +14,7 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.sddmm.microkernels import exponentials, largest, load_row, score_rows
-from portable_spdnn_cpu.sddmm.operands import ADDRESS, COLUMNS, HEAD_STEP, ROW_STEP, Heads
+from portable_spdnn_cpu.sddmm.operands import ADDRESS, COLUMNS, ROW_STEP, Heads, first_item
 from portable_spdnn_cpu.sddmm.register_tile import RegisterTile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -53,8 +53,9 @@ def sample(
             break
         head, first = number // chunks, number % chunks * QUERIES_EACH
         end = min(first + QUERIES_EACH, queries)
+        first_query = first_item(Q, head)
         for query in range(first, end):
-            begin = head * Q[HEAD_STEP] + query * Q[ROW_STEP]
+            begin = first_query + query * Q[ROW_STEP]
             load_row(source, begin, Q[COLUMNS], rows, (query - first) * d, d)
             places[query - first] = indptr[query]
         for limit in range(block, length + block, block):

@@ -23,12 +23,12 @@ MOST_ENTRIES_PER_KEY = 8
 
 
 # Where the rows of some heads lie in memory, which the caller keeps alive: a tuple of the address
-# of the first item, the items from a head to the next, those from a row of a head to the next, and
-# how many a row has. Items of a row are adjacent, and no others may be read: memory may end with
-# the last row. Numba looks up the type of a tuple of integers in a quarter of the time of one with
-# names.
-ADDRESS, HEAD_STEP, ROW_STEP, COLUMNS = range(4)
-Heads: TypeAlias = tuple[int, int, int, int]
+# of the first item, the items from a head to the next, those from a row of a head to the next, how
+# many a row has, and of a batch how many heads a member has, and the items from a member to the
+# next. Items of a row are adjacent, and no others may be read: memory may end with the last row.
+# Numba looks up the type of a tuple of integers in a quarter of the time of one with names.
+ADDRESS, HEAD_STEP, ROW_STEP, COLUMNS, MEMBER_HEADS, MEMBER_STEP = range(6)
+Heads: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 def few_entries(entries: int, keys: int) -> bool:
@@ -39,32 +39,42 @@ def few_entries(entries: int, keys: int) -> bool:
 def has_contiguous_rows(array: Array) -> bool:
     """Whether the items of each row are adjacent and aligned, and rows do not overlap.
 
-    The array is of shape (heads, length, columns). Heads and rows may be any number of items apart,
-    as in a part of a larger array.
+    The array is of shape (heads, length, columns), or a batch of such. Heads, rows and members of a
+    batch may be any number of items apart, as in a part of a larger array.
     """
-    (head, row, item), columns = array.strides, array.shape[2]
+    *outer, row, item = array.strides
     if item != array.itemsize or not array.flags.aligned:
         return False
-    return head >= 0 and row >= columns * item and head % item == row % item == 0
+    fine = all(step >= 0 and step % item == 0 for step in outer)
+    return fine and row >= array.shape[-1] * item and row % item == 0
 
 
 def with_contiguous_rows(array: Array) -> Array:
-    """Return an array of shape (heads, length, columns), or a copy if its rows are not so."""
+    """Return an array as `has_contiguous_rows` takes it, or a copy if its rows are not so."""
     return array if has_contiguous_rows(array) else np.array(array, order="C")
 
 
 def heads_of(array: Array) -> Heads:
     """Return where the rows of an array lie, which are contiguous."""
-    head, row, _ = array.strides
+    *members, head, row, _ = array.strides
     item = array.itemsize  # strides of an array without items may be 0
-    return address_of(array), head // item, row // item, array.shape[2]
+    member = members[0] // item if members else 0
+    columns, heads = array.shape[-1], array.shape[-3]
+    return address_of(array), head // item, row // item, columns, heads, member
+
+
+@kernel_part
+def first_item(heads: Heads, head: int) -> int:
+    """Return the number of a head's first item, heads being counted through a batch."""
+    each = heads[MEMBER_HEADS]
+    return head // each * heads[MEMBER_STEP] + head % each * heads[HEAD_STEP]
 
 
 @kernel_part
 def one_head(heads: Heads, head: int, itemsize: int) -> Heads:
     """Return a head alone."""
-    address = heads[ADDRESS] + head * heads[HEAD_STEP] * itemsize
-    return address, 0, heads[ROW_STEP], heads[COLUMNS]
+    address = heads[ADDRESS] + first_item(heads, head) * itemsize
+    return address, 0, heads[ROW_STEP], heads[COLUMNS], 1, 0
 
 
 @kernel_part
@@ -109,8 +119,9 @@ def pack_rows(counter: Array, sources: Heads, rows: Array, width: int) -> None:
         if number >= heads * chunks:
             break
         head, first = number // chunks, number % chunks * ROWS_EACH
+        start = first_item(sources, head)
         for row in range(first, min(first + ROWS_EACH, length)):
-            begin = head * sources[HEAD_STEP] + row * sources[ROW_STEP]
+            begin = start + row * sources[ROW_STEP]
             load_row(source, begin, sources[COLUMNS], rows, (head * length + row) * width, width)
 
 

@@ -313,7 +313,8 @@ def dense_seconds(size: ProductSize) -> float:
     weights = size.rows * size.inner * size.itemsize / BLOCK_BYTES
     packed = COSTS.dense_weight if weights * BLOCK_BYTES <= L2_SHARE * L2 else COSTS.memory_weight
     cycles = weights * (COSTS.dense * size.columns + packed)
-    cycles += COSTS.dense_vector * (size.rows + size.inner) * size.vectors
+    rows = size.rows + size.inner * beyond(size.b_bytes)  # of C and of B
+    cycles += COSTS.dense_vector * rows * size.vectors
     return COSTS.dense_call + COSTS.cycle * cycles / size.threads
 
 

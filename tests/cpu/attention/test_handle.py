@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from guard_pages import array_before_a_guard_page
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.attention import handle, packing
 from portable_spdnn_cpu.attention.handle import (
     AttentionBuffers,
@@ -297,3 +298,35 @@ def test_blocks_of_queries_are_whole_groups_and_enough_for_all_threads() -> None
     assert block_of_queries(4096, 8, 2, 1 << 10) == 256
     assert block_of_queries(1000, 1, 8, 1 << 10) == 64
     assert block_of_queries(13, 1, 1, 1 << 10) == 16
+
+
+@pytest.mark.parametrize("most_packed", [1, 1 << 28])
+@pytest.mark.parametrize("density", [0.05, 0.6])  # few entries for each key, and many
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_members_of_a_batch_are_read_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, dtype: Any, density: float, most_packed: int
+) -> None:
+    monkeypatch.setattr(handle, "MAX_PACKED", most_packed)
+    rng = np.random.default_rng(1)
+    mask = sp.csr_array((rng.random((30, 90)) < density).astype(np.float32))
+
+    def fused(length: int) -> Any:
+        """Return an array of 4 members of 3 heads, which lie side by side, row by row."""
+        return rng.standard_normal((4, length, 3, 32)).astype(dtype).transpose(0, 2, 1, 3)
+
+    for threads in (1, 2):
+        prepared = SparseAttention(ThreadPool(threads), [mask], 32)
+        for ordered in ((), (1, 2), (0,), (2,)):  # those of Q, K and V that are in C order
+            operands = [fused(length) for length in (30, 90, 90)]
+            operands[2][1, 2, 5, 7] = np.nan
+            operands[2][3, 0, 8] = np.inf
+            for number in ordered:
+                operands[number] = operands[number].copy()
+            found = prepared(*operands, 0.3)
+            for member, given in enumerate(zip(*operands, strict=True)):
+                np.testing.assert_allclose(
+                    found[member], prepared(*given, 0.3), rtol=1e-5, atol=1e-6, err_msg=str(ordered)
+                )
+            for index in np.ndindex(4, 3):
+                expected = oracle.attention(mask, *(one[index] for one in operands), 0.3)
+                np.testing.assert_allclose(found[index], expected, rtol=2e-4, atol=2e-5)

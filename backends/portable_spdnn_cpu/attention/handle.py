@@ -52,6 +52,11 @@ class SparseAttention:
         One for all heads, or one for each; they are not changed while this is used.
     d : int or None
         Columns of K that are expected.
+
+    Attributes
+    ----------
+    takes_batches : bool
+        That operands of four dimensions are taken: see `AttentionOperations`.
     """
 
     takes_batches = True

@@ -253,6 +253,8 @@ def test_only_stored_entries_meet_infinity() -> None:
     [(np.float32, StreamVariant(3, 8)), (np.float64, StreamVariant(6, 16, 2))],
 )
 def test_a_b_so_large_that_its_rows_are_prefetched(dtype: Any, variant: StreamVariant) -> None:
+    if FAR_B_BYTES > 1 << 26:
+        pytest.skip("on this processor B would take more than 64 MiB")
     A = matrix(3, (9, 20), 0.3, dtype)
     columns = FAR_B_BYTES // (20 * A.dtype.itemsize) + 7
     B = np.random.default_rng(4).uniform(-1, 1, (20, columns)).astype(dtype)

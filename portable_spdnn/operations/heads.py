@@ -101,23 +101,34 @@ class AttentionHandle:
         shape = (*q.shape[:-1], v.shape[-1])
         check_out(name, out, shape, dtype, q, k, v)
         scale = 1 / math.sqrt(q.shape[-1]) if self._scale is None else self._scale
+        result: AnyArray
+        if q.ndim == 3:
+            result = self._run(q, k, v, scale, out)
+        else:
+            result = self._attend_others(q, k, v, scale, out)
+        found: DenseOperand = result if out is None else out
+        return found
+
+    def _attend_others(
+        self, q: AnyArray, k: AnyArray, v: AnyArray, scale: float, out: AnyArray
+    ) -> AnyArray:
+        """Attend with a single head, or a batch: operands of two dimensions or four."""
+        shape = (*q.shape[:-1], v.shape[-1])
         shares_mask = self.heads in (None, 1)  # a list of one mask serves any number of heads
         if q.ndim == 4 and not (shares_mask and all(map(is_joined, (q, k, v)))):
-            joint: AnyArray = self._backend.upload(np.empty(shape, dtype)) if out is None else out
+            if out is None:
+                out = self._backend.upload(np.empty(shape, q.dtype))
             if shares_mask and getattr(self._run, "takes_batches", False):
-                self._run(q, k, v, scale, joint)
+                self._run(q, k, v, scale, out)
             else:
                 for number in range(shape[0]):
-                    self._run(q[number], k[number], v[number], scale, joint[number])
-        else:
-            heads = math.prod(shape[:-2])
-            q, k, v = (one.reshape(heads, *one.shape[-2:]) for one in (q, k, v))
-            given: AnyArray = out
-            target = None if out is None else given.reshape(heads, *shape[-2:])
-            joint = self._run(q, k, v, scale, target)
-            joint = joint.reshape(shape) if out is None else out
-        result: DenseOperand = joint
-        return result
+                    self._run(q[number], k[number], v[number], scale, out[number])
+            return out
+        heads = math.prod(shape[:-2])
+        q, k, v = (one.reshape(heads, *one.shape[-2:]) for one in (q, k, v))
+        target = None if out is None else out.reshape(heads, *shape[-2:])
+        found: AnyArray = self._run(q, k, v, scale, target)
+        return found.reshape(shape)
 
     def describe(self) -> str:
         """Return how the masks were prepared, and why, for people."""
@@ -199,9 +210,7 @@ def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: 
 
 
 def is_joined(array: AnyArray) -> bool:
-    """Whether batch and heads of an array can be one dimension without a copy, or are already."""
-    if array.ndim < 4:
-        return True
+    """Whether batch and heads of four dimensions can be one dimension without a copy."""
     batch, heads, *_ = array.shape
     return bool(batch <= 1 or heads == 1 or array.strides[0] == heads * array.strides[1])
 

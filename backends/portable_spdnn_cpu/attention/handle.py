@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -114,14 +113,16 @@ class SparseAttention:
     def _run(self, number: int, Q: Array, K: Array, V: Array, scale: float, out: Array) -> None:
         """Compute some heads of one mask, or some members of a batch."""
         mask, packed = self.masks[number], self.packed[number]
-        heads, entries, width = math.prod(Q.shape[:-2]), mask.nnz, V.shape[-1]
-        out = out.reshape(heads, *out.shape[-2:])  # in C order, as it is
+        entries, width = mask.nnz, V.shape[-1]
+        if Q.ndim == 4:
+            out = out.reshape(-1, *out.shape[-2:])  # in C order, as it is
+            if is_joined(K) and is_joined(V):
+                K, V = (one.reshape(len(out), *one.shape[-2:]) for one in (K, V))
+        heads = len(out)
         workers = worth_waking(self.workers, heads * entries * (Q.shape[-1] + width))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
-        in_place = False
-        if is_joined(K) and is_joined(V):
-            K, V = (one.reshape(heads, *one.shape[-2:]) for one in (K, V))
-            in_place = read_in_place(entries, K, V)  # a mask of few entries has no tiles
+        # A mask of few entries has no tiles.
+        in_place = K.ndim == 3 and read_in_place(entries, K, V)
         Q, K, V = map(with_contiguous_rows, (Q, K, V))
         q, k, v = map(heads_of, (Q, K, V))
         shape = Q.itemsize, Q.shape[-1], width, heads, threads, in_place

@@ -42,11 +42,12 @@ def has_contiguous_rows(array: Array) -> bool:
     The array is of shape (heads, length, columns), or a batch of such. Heads, rows and members of a
     batch may be any number of items apart, as in a part of a larger array.
     """
-    *outer, row, item = array.strides
-    if item != array.itemsize or not array.flags.aligned:
+    strides, item = array.strides, array.itemsize
+    member, head, row = strides[0], strides[-3], strides[-2]  # of no batch the first two are one
+    if strides[-1] != item or not array.flags.aligned:
         return False
-    fine = all(step >= 0 and step % item == 0 for step in outer)
-    return fine and row >= array.shape[-1] * item and row % item == 0
+    fine = member >= 0 and head >= 0 and row >= array.shape[-1] * item
+    return fine and member % item == head % item == row % item == 0
 
 
 def with_contiguous_rows(array: Array) -> Array:
@@ -56,11 +57,11 @@ def with_contiguous_rows(array: Array) -> Array:
 
 def heads_of(array: Array) -> Heads:
     """Return where the rows of an array lie, which are contiguous."""
-    *members, head, row, _ = array.strides
+    strides, shape = array.strides, array.shape
     item = array.itemsize  # strides of an array without items may be 0
-    member = members[0] // item if members else 0
-    columns, heads = array.shape[-1], array.shape[-3]
-    return address_of(array), head // item, row // item, columns, heads, member
+    head, row = strides[-3] // item, strides[-2] // item
+    # Of no batch all heads are those of a member, and no other comes.
+    return address_of(array), head, row, shape[-1], shape[-3], strides[0] // item
 
 
 @kernel_part

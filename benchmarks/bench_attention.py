@@ -16,6 +16,7 @@ import portable_spdnn as ps
 from .agreement import assert_agree
 
 HEADS, D, BAND, OFF_BAND = 8, 64, 256, 0.95
+SEQUENCES = 16  # of a batch
 SPREAD = "random, mask seed 1"
 
 
@@ -51,6 +52,29 @@ def test_attention(case, backend, reference, prepared, measure):
     # Two multiply-adds for each entry and column: of the score, and of the sum over V.
     work = 2 * HEADS * mask.nnz * D
     measure(operation, lambda found: assert_agree(found, expected), edges=work, inputs=SPREAD)
+
+
+@pytest.mark.cases("64")
+def test_attention_of_a_batch(case, backend, reference, prepared, measure):
+    """Short sequences, as views of what one product with fused weights gives."""
+    needs(backend, "sparse_attention")
+    tokens = int(case)
+
+    def build():
+        mask, rng = ps.masks.causal(tokens), np.random.default_rng(0)
+        projected = rng.standard_normal((SEQUENCES, tokens, 3, HEADS, D), dtype=np.float32)
+        Q, K, V = projected.transpose(2, 0, 3, 1, 4)
+        return mask, Q, K, V, reference.sparse_attention(Q, K, V, mask)
+
+    mask, Q, K, V, expected = prepared(build)
+    handle = backend.attention_handle(mask, d=D)
+    out = np.empty((SEQUENCES, HEADS, tokens, D), np.float32)
+    measure(
+        lambda: handle.attend(Q, K, V, out),
+        lambda found: assert_agree(found, expected),
+        edges=2 * SEQUENCES * HEADS * mask.nnz * D,
+        inputs="random",
+    )
 
 
 @pytest.mark.cases("1024", "4096")

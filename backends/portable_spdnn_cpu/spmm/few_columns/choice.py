@@ -47,8 +47,8 @@ MOST_WIDE_ON_ZEN_4 = {SECOND_LEVEL: 1, LAST_LEVEL: 1, MEMORY: 4}
 # that `slice_kernels` has for windows of two vectors of 64 bytes.
 IDLE_SLOTS = {4: 2.2, 8: 1.6}
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
-# The sliced form has one column or two. With two it takes 0.8 to 0.88 of the time of row by row on
-# a Zen 3 in float32, and 0.88 to 1.05 in float64. With vectors of 64 bytes two columns go in lanes:
+# The sliced form has one column or two. With two it takes 0.75 to 0.9 of the time of row by row on
+# a Zen 3 in float32, and 0.63 to 1.05 in float64. With vectors of 64 bytes two columns go in lanes:
 # on a Zen 5 a step of up to 16 entries takes two cycles, in which four rows of B could be loaded.
 MAX_SLICED_COLUMNS = 1 if VECTOR_BYTES == 64 else 2
 

@@ -51,6 +51,16 @@ class Spec:
         """Items of a vector; in lanes and sliced, the rows that are computed together."""
         return self.vector_bytes // self.itemsize
 
+    @property
+    def width(self) -> int:
+        """Columns of a row of B, once it is copied: as many as B has, or more."""
+        return self.columns
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of such a row."""
+        return self.width * self.itemsize
+
 
 @dataclass(frozen=True)
 class LanesSpec(Spec):
@@ -129,16 +139,6 @@ class SlicedSpec(Spec):
     place_bytes: int = 2
 
     @property
-    def width(self) -> int:
-        """Columns of a row of B, once it is copied: as many as B has."""
-        return self.columns
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of such a row."""
-        return self.width * self.itemsize
-
-    @property
     def items_of_16_bytes(self) -> int:
         """Items in 16 bytes, within which AVX shuffles by an immediate operand."""
         return 16 // self.itemsize
@@ -157,11 +157,6 @@ class RowsSpec(Spec):
     def width(self) -> int:
         """Columns of a row of B, once it is copied."""
         return next(width for width in (4, 8, 16, 32) if width >= self.columns)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of such a row."""
-        return self.width * self.itemsize
 
     @property
     def chains(self) -> int:

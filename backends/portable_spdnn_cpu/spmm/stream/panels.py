@@ -26,8 +26,8 @@ from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter
 
 # Bytes that B spans, gaps between its rows included, beyond which what panels take of its rows is
 # prefetched: some lines, each time on another page, which hardware does not foresee. On a Zen 3,
-# with a last cache of 32 MiB that it shares, products of B of 7 to 17 MB took 0.71 to 0.98 of the
-# time so, in the median of some turns, and of 1 to 4 MB, with prefetches too, 0.9 to 1.1. On
+# with a last cache of 32 MiB that it shares, products of B of 7 to 17 MB took 0.71 to 1.03 of the
+# time so, medians of six to eight turns, and of 1 to 4 MB, with prefetches too, 0.9 to 1.1. On
 # processors other than AMD's without AVX-512 it was not measured, and is left to what the last
 # cache does not hold.
 FAR_B_BYTES = 4 * MIB if is_zen() and VECTOR_BYTES < 64 else LAST_CACHE
@@ -89,7 +89,7 @@ def copy_panel(
         for k in range(first, stop):
             start = k * words[B_STRIDE] + column
             copy_row(vectors, panel, (k - first) * stride, B_items, start, columns)
-            if is_far:  # near the end of a block the next one begins, and in the last B ends
+            if is_far:  # behind a block these are rows of the next; behind B they do no harm
                 for number in range(len(vectors)):
                     prefetch(B_items, start + ahead + number * (BLOCK_BYTES // itemsize))
         return

@@ -7,6 +7,7 @@ import numpy as np
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.costs import COSTS, LAST_CACHE
 from portable_spdnn_cpu.spmm.dense_layout import MAPPED_BYTES, PAGE, copied_bytes, meets_few_rows
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
@@ -30,13 +31,17 @@ ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
 CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
 # Nanoseconds: what a product by columns of CSC takes more than one by rows, for each vector of B
 # but the first, for an entry and to begin a row of C; in several panels so many times as much. As
-# measured on an Intel Xeon; the rest as fitted to 2,500 random products on a Zen 3
-# (FAR_CONVERTED_ENTRY: measured alone).
+# measured on an Intel Xeon; the rest, to FAR_READ, as fitted to 5,800 random products on a Zen 3.
 ADDED_ENTRY, BEGUN_ROW, IN_PANELS = 0.4, 0.5, 1.5
 # What it takes to convert CSC to CSR: for an entry, for a row, and for the call.
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 # For an entry beyond so many, whose copies are on new pages and leave the second-level cache.
-FAR_CONVERTED_ENTRY, MOST_NEAR = 8.0, L2 // 16
+FAR_CONVERTED_ENTRY, MOST_NEAR = 4.0, L2 // 16
+# For an entry and a vector: by columns, of C that is not among the bytes that the last cache holds;
+# by rows, of B from beyond the second-level cache. By columns B is read once, in order, and C
+# anywhere; by rows it is the reverse.
+FAR_ADDED, FAR_READ = 4.0, 0.25
+HELD = COSTS.last_share * LAST_CACHE
 # Mostly empty: there are more than so many rows of A, or columns in CSC, for an entry.
 MOSTLY_EMPTY = 2
 # Bytes of C from which on the system makes its pages, and those that stay zeros are never touched;
@@ -112,7 +117,11 @@ def goes_by_columns(
     more = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
     if row > CSC_BYTES:
         more *= IN_PANELS
+    if rows * row > HELD:
+        more += FAR_ADDED * vectors * entries * (1 - HELD / (rows * row))
     entry = CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY
+    if bytes_of_B > L2:
+        entry += FAR_READ * vectors * (1 - L2 / bytes_of_B)
     return more <= entry * entries + CONVERTED_ROW * rows + CONVERSION
 
 

@@ -26,6 +26,7 @@ from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
 def _a_cache_of_two_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "L2", 1 << 21)
     monkeypatch.setattr(choice, "MOST_NEAR", 1 << 17)
+    monkeypatch.setattr(choice, "HELD", 1 << 23)
 
 
 def operand(k: int, columns: int) -> np.ndarray:
@@ -53,6 +54,14 @@ def test_csc_is_converted_where_c_is_far_and_b_is_wide() -> None:
     assert suited_form("csc", (20, 3000), 6000, operand(256, 3000).T) == "csr"
     assert suited_form("csc", (20, 30_000), 60_000, operand(256, 30_000).T) is None
     assert suited_form("csc", (500, 20_000), 700_000, operand(32, 20_000).T) == "csc"
+
+
+def test_the_one_of_b_and_c_that_is_far_is_passed_through_in_order() -> None:
+    # C of 15 MB by rows, and of 8 MB by columns; B of 6 MB by columns, and of 1.6 MB by rows.
+    assert suited_form("csc", (120_000, 500), 100_000, operand(500, 32)) == "csr"
+    assert suited_form("csc", (60_000, 500), 100_000, operand(500, 32)) == "csc"
+    assert suited_form("csc", (6000, 20_000), 60_000, operand(20_000, 80)) == "csc"
+    assert suited_form("csc", (6000, 5000), 60_000, operand(5000, 80)) == "csr"
 
 
 def test_much_work_goes_another_way() -> None:

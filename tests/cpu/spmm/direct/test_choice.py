@@ -82,16 +82,19 @@ def test_many_rows_of_a_large_b_in_fortran_order_are_not_copied_one_by_one() -> 
     assert suited_form("csr", (500, 600_000), 70_000, operand(2, 600_000).T) == "csr"
 
 
-def test_the_model_is_believed_where_it_was_fitted() -> None:
+def test_the_model_is_believed_where_it_was_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     def ratio(inner: int, columns: int, layout: int, out_fortran: bool = False) -> float:
         size = ProductSize(100, inner, columns, 1000, 4, layout, out_fortran, 1)
         return tuning._required_ratio(size)
 
     assert ratio(1000, 64, Layout.ALIGNED) == 1.0
-    assert ratio(1000, 64, Layout.FORTRAN) == 0.8
+    monkeypatch.setattr(tuning, "L2", 1 << 21)
+    assert ratio(20_000, 64, Layout.FORTRAN) == 0.8
+    assert ratio(8192, 64, Layout.FORTRAN) == ratio(1000, 400, Layout.FORTRAN) == 1.2
+    assert ratio(8193, 64, Layout.FORTRAN) == 0.8
     assert ratio(1000, 64, Layout.FORTRAN, out_fortran=True) == 0.5
     assert ratio(MAPPED_BYTES // 256, 64, Layout.FORTRAN) == 0.5  # of a copy that is mapped
-    assert ratio(1000, 65, Layout.FORTRAN) == ratio(1000, 2049, Layout.ALIGNED) == 0.5
+    assert ratio(20_000, 65, Layout.FORTRAN) == ratio(1000, 2049, Layout.ALIGNED) == 0.5
 
 
 @pytest.mark.parametrize("columns", [16, 33, 100])

@@ -46,9 +46,9 @@ SINGLE_CALL, SORTED_ENTRY, SINGLE_FACTOR = 4e-5, 3e-8, 1.15
 # in C order. Others take up to twice as long as it says: A as it is has to take less than so many
 # times the stream's seconds by the model. The second factor is for rows of up to NARROW_BYTES in
 # Fortran order, C in C order and copies of B below MAPPED_BYTES; it was fitted to 330 products on
-# an Intel Xeon. The third is for B in Fortran order that the second-level cache holds, and C in C
-# order: of 291 such products on a Zen 3 what is taken by it takes 1.07 times as long as the faster
-# one in the geometric mean, and 1.24 times by the others.
+# an Intel Xeon. The third is for B in Fortran order that half of the second-level cache holds, and C
+# in C order: of 197 such products on a Zen 3 what is taken by it takes 1.05 times as long as the
+# faster way in the geometric mean, and 1.3 times by the others.
 FITTED_BYTES, UNFITTED_FACTOR = 8192, 0.5
 NARROW_BYTES, FORTRAN_FACTOR = 256, 0.8
 NEAR_FORTRAN_FACTOR = 1.2
@@ -165,7 +165,7 @@ def _required_ratio(size: ProductSize) -> float:
     """Return below how many times the stream's predicted seconds A as it is is taken."""
     if is_fitted(size):
         return 1.0
-    if size.fortran and not size.out_fortran and size.b_bytes <= L2:
+    if size.fortran and not size.out_fortran and size.b_bytes <= L2 / 2:
         return NEAR_FORTRAN_FACTOR
     is_wide = not size.fortran or size.columns * size.itemsize > NARROW_BYTES
     copied = copied_bytes(size.inner, size.columns, size.itemsize)

@@ -88,7 +88,7 @@ def test_the_model_is_believed_where_it_was_fitted(monkeypatch: pytest.MonkeyPat
         return tuning._required_ratio(size)
 
     assert ratio(1000, 64, Layout.ALIGNED) == 1.0
-    monkeypatch.setattr(tuning, "L2", 1 << 21)
+    monkeypatch.setattr(tuning, "L2", 1 << 22)
     assert ratio(20_000, 64, Layout.FORTRAN) == 0.8
     assert ratio(8192, 64, Layout.FORTRAN) == ratio(1000, 400, Layout.FORTRAN) == 1.2
     assert ratio(8193, 64, Layout.FORTRAN) == 0.8

@@ -64,6 +64,16 @@ def test_the_one_of_b_and_c_that_is_far_is_passed_through_in_order() -> None:
     assert suited_form("csc", (6000, 5000), 60_000, operand(5000, 80)) == "csr"
 
 
+def test_csc_is_converted_where_all_of_c_would_be_turned() -> None:
+    # Features in C order are B in Fortran order, and C is to be so too; of 4 MB by columns else.
+    features = np.empty((32, 500), np.float32).T
+    assert suited_form("csc", (30_000, 500), 60_000, features) == "csc"
+    assert suited_form("csc", (30_000, 500), 60_000, features, keeps_order=True) == "csr"
+    # Of 20 kB, and with many entries: what a row takes is made up for.
+    few = np.empty((32, 80), np.float32).T
+    assert suited_form("csc", (80, 80), 1600, few, keeps_order=True) == "csc"
+
+
 def test_much_work_goes_another_way() -> None:
     shape = 1000, 1000
     assert suited_form("csr", shape, 100_000, operand(1000, 16)) == "csr"
@@ -92,7 +102,8 @@ def test_the_model_is_believed_where_it_was_fitted(monkeypatch: pytest.MonkeyPat
     assert ratio(20_000, 64, Layout.FORTRAN) == 0.8
     assert ratio(8192, 64, Layout.FORTRAN) == ratio(1000, 400, Layout.FORTRAN) == 1.2
     assert ratio(8193, 64, Layout.FORTRAN) == 0.8
-    assert ratio(1000, 64, Layout.FORTRAN, out_fortran=True) == 0.5
+    assert ratio(1000, 64, Layout.FORTRAN, out_fortran=True) == 0.8
+    assert ratio(1000, 400, Layout.FORTRAN, out_fortran=True) == 0.8
     assert ratio(MAPPED_BYTES // 256, 64, Layout.FORTRAN) == 0.5  # of a copy that is mapped
     assert ratio(20_000, 65, Layout.FORTRAN) == ratio(1000, 2049, Layout.ALIGNED) == 0.5
 

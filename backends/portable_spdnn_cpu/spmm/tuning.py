@@ -42,14 +42,14 @@ REMEMBERED = 256  # choices for products of different sizes
 # checked and a product made, seconds for each entry that is to be sorted, and times as long as
 # where C is at hand and A was read before.
 SINGLE_CALL, SORTED_ENTRY, SINGLE_FACTOR = 4e-5, 3e-8, 1.15
-# The model of A and B as they are was compared with products of rows of B of up to so many bytes,
-# in C order. Others take up to twice as long as it says: A as it is has to take less than so many
-# times the stream's seconds by the model. The second factor is for B in Fortran order whose copy is
-# below MAPPED_BYTES, with rows of up to NARROW_BYTES, fitted to 330 products on an Intel Xeon, or
-# any rows where C is in Fortran order: of 34 such layers on a Zen 3 what is taken takes 1.16 times
-# as long as the faster way in the geometric mean, with the first factor 1.26 times. The third is for B in Fortran order that half of the second-level cache holds, and C
-# in C order: of 197 such products on a Zen 3 what is taken by it takes 1.05 times as long as the
-# faster way in the geometric mean, and 1.3 times by the others.
+# The model of A and B as they are was compared with products of rows of B of up to FITTED_BYTES, in
+# C order. Others take up to twice as long as it says: A as it is has to take less than so many
+# times the stream's seconds by the model. FORTRAN_FACTOR is for B in Fortran order whose copy is
+# below MAPPED_BYTES: of rows of up to NARROW_BYTES, as fitted to 330 products on an Intel Xeon, and
+# of any where C is in Fortran order as well. Of 34 such layers on a Zen 3 what is taken then takes
+# 1.16 times as long as the faster way in the geometric mean, and by UNFITTED_FACTOR 1.26 times.
+# NEAR_FORTRAN_FACTOR is for such a B that half of the second-level cache holds, and C in C order:
+# 1.06 times so in the mean of 197 products on a Zen 3, and 1.32 times by the other factors.
 FITTED_BYTES, UNFITTED_FACTOR = 8192, 0.5
 NARROW_BYTES, FORTRAN_FACTOR = 256, 0.8
 NEAR_FORTRAN_FACTOR = 1.2

@@ -33,7 +33,8 @@ that of large products; on the Zen 4 `dense`, that of 512 x 512 weights, `stream
 ================================  ========  =======================================================
 
 Sizes outside of the model depend on the processor too: those of `layout.large_results`,
-BLOCK_IF_B_IS_NEAR of `direct.by_rows`, and MOST_STREAMS of `transposes`.
+BLOCK_IF_B_IS_NEAR of `direct.by_rows`, nanoseconds of `direct.choice`, and MOST_STREAMS of
+`transposes`.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Costs:
         Factor for what is loaded or written beyond the last cache, in place of beyond the second.
     last_share : float
         The share of the last cache that one operand may have: the rest is for others, and for those
-        who use the machine as well. Without effect where `beyond` is 1.
+        who use the machine as well. Where `beyond` is 1 `direct.choice` alone uses it.
     far_piece : float
         Of a piece of a row of B that an entry meets, in a panel of many times the second level.
         Pieces of one vector take a quarter.

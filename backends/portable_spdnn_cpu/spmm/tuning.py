@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from dataclasses import replace
 
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.cost_model import (
     L2,
@@ -44,15 +45,18 @@ REMEMBERED = 256  # choices for products of different sizes
 SINGLE_CALL, SORTED_ENTRY, SINGLE_FACTOR = 4e-5, 3e-8, 1.15
 # The model of A and B as they are was compared with products of rows of B of up to FITTED_BYTES, in
 # C order. Others take up to twice as long as it says: A as it is has to take less than so many
-# times the stream's seconds by the model. FORTRAN_FACTOR is for B in Fortran order whose copy is
-# below MAPPED_BYTES: of rows of up to NARROW_BYTES, as fitted to 330 products on an Intel Xeon, and
-# of any where C is in Fortran order as well. Of 34 such layers on a Zen 3 what is taken then takes
-# 1.16 times as long as the faster way in the geometric mean, and by UNFITTED_FACTOR 1.26 times.
-# NEAR_FORTRAN_FACTOR is for such a B that half of the second-level cache holds, and C in C order:
-# 1.06 times so in the mean of 197 products on a Zen 3, and 1.32 times by the other factors.
+# times the stream's seconds by the model.
 FITTED_BYTES, UNFITTED_FACTOR = 8192, 0.5
+# For B in Fortran order whose copy is below MAPPED_BYTES: of rows of up to NARROW_BYTES, as fitted
+# to 330 products on an Intel Xeon, and of any where C is in Fortran order too. Of 34 such layers on
+# a Zen 3 what is taken by it takes 1.16 times as long as the faster way in the geometric mean and
+# 1.9 times at most, and by UNFITTED_FACTOR 1.26 and 2.5 times.
 NARROW_BYTES, FORTRAN_FACTOR = 256, 0.8
-NEAR_FORTRAN_FACTOR = 1.2
+# For B in Fortran order of at most so many bytes, and C in C order: more than 1, as the model has A
+# as it is take longer there than it does. Of 197 such products on a Zen 3 what is taken by it takes
+# 1.06 times as long as the faster way in the geometric mean, and 1.32 times by the factors above;
+# it was not measured on other processors, and is not used there.
+NEAR_FACTOR, NEAR_BYTES = 1.2, L2 // 2 if is_zen() and VECTOR_BYTES < 64 else 0
 
 
 def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
@@ -166,13 +170,14 @@ def _required_ratio(size: ProductSize) -> float:
     """Return below how many times the stream's predicted seconds A as it is is taken."""
     if is_fitted(size):
         return 1.0
-    if size.fortran and not size.out_fortran and size.b_bytes <= L2 / 2:
-        return NEAR_FORTRAN_FACTOR
-    is_fortran = size.out_fortran or (
-        size.fortran and size.columns * size.itemsize <= NARROW_BYTES
-    )
     copied = copied_bytes(size.inner, size.columns, size.itemsize)
-    return FORTRAN_FACTOR if is_fortran and copied < MAPPED_BYTES else UNFITTED_FACTOR
+    if not size.fortran or copied >= MAPPED_BYTES:
+        return UNFITTED_FACTOR
+    if size.out_fortran:
+        return FORTRAN_FACTOR
+    if size.b_bytes <= NEAR_BYTES:
+        return NEAR_FACTOR
+    return FORTRAN_FACTOR if size.columns * size.itemsize <= NARROW_BYTES else UNFITTED_FACTOR
 
 
 def is_fitted(size: ProductSize) -> bool:

@@ -29,22 +29,23 @@ ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
 # Of the widest panel in CSC, where both a row of B and one of C are in registers. A panel gives up
 # a vector for the next one to be wide enough, and must then have one left.
 CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
-# Nanoseconds: what a product by columns of CSC takes more than one by rows, for each vector of B
-# but the first, for an entry and to begin a row of C; in several panels so many times as much. As
-# measured on an Intel Xeon; the rest, to FAR_TURNED, as fitted to 6,100 random products on a Zen 3.
+# Nanoseconds that a product by columns of CSC takes more than one by rows: for each vector of B but
+# the first, for an entry and to begin a row of C; in several panels so many times as much. As
+# measured on an Intel Xeon; the others, to FAR_READ, as fitted to 6,100 random products on a Zen 3.
 ADDED_ENTRY, BEGUN_ROW, IN_PANELS = 0.4, 0.5, 1.5
-# What it takes to convert CSC to CSR: for an entry, for a row, and for the call.
-CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
-# For an entry beyond so many, whose copies are on new pages and leave the second-level cache.
-FAR_CONVERTED_ENTRY, MOST_NEAR = 4.0, L2 // 16
-# For an entry and a vector: by columns, of C that is not among the bytes that the last cache holds;
-# by rows, of B from beyond the second-level cache. By columns B is read once, in order, and C
-# anywhere; by rows it is the reverse.
-FAR_ADDED, FAR_READ = 4.0, 0.25
-# By columns, where C is in Fortran order: for a row and a vector, as all of C is computed in rows
-# before it is turned; and for an entry and a vector of these beyond the second-level cache.
+# For an entry and a vector of C beyond the bytes of the last cache that C may have: entries of a
+# column meet rows of C anywhere, while by rows C is written once, in order.
+FAR_ADDED, C_BYTES = 4.0, COSTS.last_share * LAST_CACHE
+# Where C is in Fortran order, of which columns compute all in rows before it is transposed: for a
+# row and a vector; and, besides FAR_ADDED, for an entry and a vector of C beyond the second level.
 TURNED, FAR_TURNED = 2.0, 1.5
-HELD = COSTS.last_share * LAST_CACHE
+# Nanoseconds that by rows it takes to convert CSC to CSR: for an entry, for a row, and for the
+# call; and for each entry instead where there are more than MOST_NEAR, as copies of A are on new
+# pages then and leave the second level.
+CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
+FAR_CONVERTED_ENTRY, MOST_NEAR = 4.0, L2 // 16
+# And for an entry and a vector of B beyond the second level, whose rows are met anywhere.
+FAR_READ = 0.25
 # Mostly empty: there are more than so many rows of A, or columns in CSC, for an entry.
 MOSTLY_EMPTY = 2
 # Bytes of C from which on the system makes its pages, and those that stay zeros are never touched;
@@ -109,27 +110,31 @@ def goes_by_columns(
 ) -> bool:
     """Whether to multiply columns of A in CSC takes less time than to convert A first.
 
-    B is in Fortran order if it is transposed, and C if it turns back.
+    `transposed` and `turns_back`: whether B, and whether C, is in Fortran order. What the caller
+    does with A converted, as it is or by the stream, is not weighed here.
     """
     if vectors <= 1 or (is_almost_empty(entries, shape[0]) and not turns_back):
         return True
-    rows, row = shape[0], vectors * BLOCK_BYTES
+    rows, row_bytes = shape[0], vectors * BLOCK_BYTES
+    bytes_of_C = rows * row_bytes
     are_far = bytes_of_B + ENTRY_BYTES * entries > L2
-    if are_far and not transposed and rows * row <= L2 // 2:
+    if are_far and not transposed and bytes_of_C <= L2 // 2:
         return True  # C stays near, and A and B from beyond the cache are read once, in order
-    more = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
-    if row > CSC_BYTES:
-        more *= IN_PANELS
+    by_columns = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
+    if row_bytes > CSC_BYTES:
+        by_columns *= IN_PANELS
+    items = vectors * entries
     if turns_back:
-        more += TURNED * vectors * rows
-        if rows * row > L2:
-            more += FAR_TURNED * vectors * entries * (1 - L2 / (rows * row))
-    if rows * row > HELD:
-        more += FAR_ADDED * vectors * entries * (1 - HELD / (rows * row))
-    entry = CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY
-    if bytes_of_B > L2:
-        entry += FAR_READ * vectors * (1 - L2 / bytes_of_B)
-    return more <= entry * entries + CONVERTED_ROW * rows + CONVERSION
+        by_columns += TURNED * vectors * rows + FAR_TURNED * items * _share_beyond(L2, bytes_of_C)
+    by_columns += FAR_ADDED * items * _share_beyond(C_BYTES, bytes_of_C)
+    by_rows = CONVERTED_ROW * rows + CONVERSION + FAR_READ * items * _share_beyond(L2, bytes_of_B)
+    by_rows += (CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY) * entries
+    return by_columns <= by_rows
+
+
+def _share_beyond(held: float, size: int) -> float:
+    """Return which share of an operand is beyond a cache that holds so many bytes."""
+    return 1 - held / size if size > held else 0.0
 
 
 def begins_as_zeros(entries: int, rows: int, row_bytes: int) -> bool:

@@ -23,10 +23,11 @@ from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
 
 
 @pytest.fixture(autouse=True)
-def _a_cache_of_two_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _caches_of_2_and_8_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "L2", 1 << 21)
     monkeypatch.setattr(choice, "MOST_NEAR", 1 << 17)
-    monkeypatch.setattr(choice, "HELD", 1 << 23)
+    monkeypatch.setattr(choice, "C_BYTES", 1 << 23)
+    monkeypatch.setattr(choice, "CSC_BYTES", 256)
 
 
 def operand(k: int, columns: int) -> np.ndarray:
@@ -57,19 +58,27 @@ def test_csc_is_converted_where_c_is_far_and_b_is_wide() -> None:
 
 
 def test_the_one_of_b_and_c_that_is_far_is_passed_through_in_order() -> None:
-    # C of 15 MB by rows, and of 8 MB by columns; B of 6 MB by columns, and of 1.6 MB by rows.
+    # C of 15 MB is written by rows, of 8 MB by columns.
     assert suited_form("csc", (120_000, 500), 100_000, operand(500, 32)) == "csr"
     assert suited_form("csc", (60_000, 500), 100_000, operand(500, 32)) == "csc"
-    assert suited_form("csc", (6000, 20_000), 60_000, operand(20_000, 80)) == "csc"
-    assert suited_form("csc", (6000, 5000), 60_000, operand(5000, 80)) == "csr"
+    # B of 10 MB is read by columns, of 1.6 MB by rows.
+    assert suited_form("csc", (6000, 30_000), 80_000, operand(30_000, 80)) == "csc"
+    assert suited_form("csc", (6000, 5000), 80_000, operand(5000, 80)) == "csr"
 
 
-def test_csc_is_converted_where_all_of_c_would_be_turned() -> None:
-    # Features in C order are B in Fortran order, and C is to be so too; of 4 MB by columns else.
+def test_what_it_takes_to_convert_many_entries() -> None:
+    assert suited_form("csc", (2000, 500), 150_000, operand(500, 96)) == "csc"
+    assert suited_form("csc", (2000, 500), 150_000, operand(500, 192)) == "csr"
+
+
+def test_csc_is_converted_where_all_of_c_would_be_transposed() -> None:
+    # Features in C order are B in Fortran order, and C is to be so too.
     features = np.empty((32, 500), np.float32).T
     assert suited_form("csc", (30_000, 500), 60_000, features) == "csc"
     assert suited_form("csc", (30_000, 500), 60_000, features, keeps_order=True) == "csr"
-    # Of 20 kB, and with many entries: what a row takes is made up for.
+    # C of 4 MB is beyond the second level, where each entry counts.
+    assert suited_form("csc", (30_000, 500), 100_000, features, keeps_order=True) == "csr"
+    # To convert many entries takes longer than to transpose a C of 10 kB.
     few = np.empty((32, 80), np.float32).T
     assert suited_form("csc", (80, 80), 1600, few, keeps_order=True) == "csc"
 
@@ -92,20 +101,22 @@ def test_many_rows_of_a_large_b_in_fortran_order_are_not_copied_one_by_one() -> 
     assert suited_form("csr", (500, 600_000), 70_000, operand(2, 600_000).T) == "csr"
 
 
-def test_the_model_is_believed_where_it_was_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_far_the_model_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "NEAR_BYTES", 1 << 21)
+
     def ratio(inner: int, columns: int, layout: int, out_fortran: bool = False) -> float:
         size = ProductSize(100, inner, columns, 1000, 4, layout, out_fortran, 1)
         return tuning._required_ratio(size)
 
     assert ratio(1000, 64, Layout.ALIGNED) == 1.0
-    monkeypatch.setattr(tuning, "L2", 1 << 22)
-    assert ratio(20_000, 64, Layout.FORTRAN) == 0.8
+    assert ratio(1000, 2049, Layout.ALIGNED) == 0.5  # of rows that are too long
     assert ratio(8192, 64, Layout.FORTRAN) == ratio(1000, 400, Layout.FORTRAN) == 1.2
-    assert ratio(8193, 64, Layout.FORTRAN) == 0.8
-    assert ratio(1000, 64, Layout.FORTRAN, out_fortran=True) == 0.8
-    assert ratio(1000, 400, Layout.FORTRAN, out_fortran=True) == 0.8
-    assert ratio(MAPPED_BYTES // 256, 64, Layout.FORTRAN) == 0.5  # of a copy that is mapped
-    assert ratio(20_000, 65, Layout.FORTRAN) == ratio(1000, 2049, Layout.ALIGNED) == 0.5
+    assert ratio(8193, 64, Layout.FORTRAN) == 0.8  # of B that is not near
+    assert ratio(20_000, 65, Layout.FORTRAN) == 0.5
+    for inner, columns in ((1000, 64), (20_000, 64), (20_000, 65)):
+        assert ratio(inner, columns, Layout.FORTRAN, out_fortran=True) == 0.8
+    for out_fortran in (False, True):  # of a copy that is mapped
+        assert ratio(MAPPED_BYTES // 256, 64, Layout.FORTRAN, out_fortran) == 0.5
 
 
 @pytest.mark.parametrize("columns", [16, 33, 100])

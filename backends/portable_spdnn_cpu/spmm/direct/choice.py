@@ -31,7 +31,7 @@ ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
 CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
 # Nanoseconds that a product by columns of CSC takes more than one by rows: for each vector of B but
 # the first, for an entry and to begin a row of C; in several panels so many times as much. As
-# measured on an Intel Xeon; the others, to FAR_READ, as fitted to 6,100 random products on a Zen 3.
+# measured on an Intel Xeon; the others, to FAR_READ, as fitted to 6,500 random products on a Zen 3.
 ADDED_ENTRY, BEGUN_ROW, IN_PANELS = 0.4, 0.5, 1.5
 # For an entry and a vector of C beyond the bytes of the last cache that C may have: entries of a
 # column meet rows of C anywhere, while by rows C is written once, in order.
@@ -39,6 +39,8 @@ FAR_ADDED, C_BYTES = 4.0, COSTS.last_share * LAST_CACHE
 # Where C is in Fortran order, of which columns compute all in rows before it is transposed: for a
 # row and a vector; and, besides FAR_ADDED, for an entry and a vector of C beyond the second level.
 TURNED, FAR_TURNED = 2.0, 1.5
+# Where an epilogue follows, which by rows is done in registers: for a row and a vector.
+FINISHED = 3.0
 # Nanoseconds that by rows it takes to convert CSC to CSR: for an entry, for a row, and for the
 # call; and for each entry instead where there are more than MOST_NEAR, as copies of A are on new
 # pages then and leave the second level.
@@ -57,7 +59,12 @@ COUNTED_BYTES, COUNTED_ENTRIES = 1024, 1.5
 
 
 def suited_form(
-    form: str, shape: tuple[int, ...], entries: int, B: Array, keeps_order: bool = False
+    form: str,
+    shape: tuple[int, ...],
+    entries: int,
+    B: Array,
+    keeps_order: bool = False,
+    finishes: bool = False,
 ) -> str | None:
     """Return the form in which A is multiplied as it is; None where the stream takes less time.
 
@@ -73,6 +80,8 @@ def suited_form(
         Of the type that is computed in.
     keeps_order : bool
         Whether C is in Fortran order where B is; else it is in C order.
+    finishes : bool
+        Whether an epilogue follows.
 
     Returns
     -------
@@ -83,9 +92,12 @@ def suited_form(
         return form
     columns = B.shape[1] if B.ndim == 2 else 1
     vectors = -(-columns * B.itemsize // BLOCK_BYTES)
-    transposed = columns > 1 and B.strides[1] != B.itemsize
+    # Of other strides B is copied to C order before.
+    transposed = columns > 1 and B.strides[0] == B.itemsize != B.strides[1]
     turns_back = transposed and keeps_order
-    if form == "csc" and goes_by_columns(shape, entries, vectors, B.nbytes, transposed, turns_back):
+    if form == "csc" and goes_by_columns(
+        shape, entries, vectors, B.nbytes, transposed, turns_back, finishes
+    ):
         return form
     work, most = entries * (vectors - 1), MAX_WORK if B.nbytes <= L2 else MAX_FAR_WORK
     if transposed:
@@ -107,13 +119,15 @@ def goes_by_columns(
     bytes_of_B: int,
     transposed: bool,
     turns_back: bool,
+    finishes: bool,
 ) -> bool:
     """Whether to multiply columns of A in CSC takes less time than to convert A first.
 
-    `transposed` and `turns_back`: whether B, and whether C, is in Fortran order. What the caller
+    `transposed` and `turns_back`: whether B, and whether C, is in Fortran order. `finishes`: whether
+    an epilogue follows. What the caller
     does with A converted, as it is or by the stream, is not weighed here.
     """
-    if vectors <= 1 or (is_almost_empty(entries, shape[0]) and not turns_back):
+    if vectors <= 1 or (is_almost_empty(entries, shape[0]) and not (turns_back or finishes)):
         return True
     rows, row_bytes = shape[0], vectors * BLOCK_BYTES
     bytes_of_C = rows * row_bytes
@@ -126,6 +140,8 @@ def goes_by_columns(
     items = vectors * entries
     if turns_back:
         by_columns += TURNED * vectors * rows + FAR_TURNED * items * _share_beyond(L2, bytes_of_C)
+    if finishes:
+        by_columns += FINISHED * vectors * rows
     by_columns += FAR_ADDED * items * _share_beyond(C_BYTES, bytes_of_C)
     by_rows = CONVERTED_ROW * rows + CONVERSION + FAR_READ * items * _share_beyond(L2, bytes_of_B)
     by_rows += (CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY) * entries

@@ -116,7 +116,7 @@ def multiply_as_given(
         and residual.shape == (shape[0], *B.shape[1:])
     ):
         return None
-    suited = suited_form(form, shape, indices.size, B, transposed)
+    suited = suited_form(form, shape, indices.size, B, transposed, finish is not None)
     if suited is None:
         if B.dtype not in VALUE_TYPES:
             return None

@@ -58,12 +58,12 @@ def test_csc_is_converted_where_c_is_far_and_b_is_wide() -> None:
 
 
 def test_the_one_of_b_and_c_that_is_far_is_passed_through_in_order() -> None:
-    # C of 15 MB is written by rows, of 8 MB by columns.
+    # C of 15 MB is written by rows, of 9 MB, nearly all of which is held, by columns.
     assert suited_form("csc", (120_000, 500), 100_000, operand(500, 32)) == "csr"
-    assert suited_form("csc", (60_000, 500), 100_000, operand(500, 32)) == "csc"
-    # B of 10 MB is read by columns, of 1.6 MB by rows.
+    assert suited_form("csc", (70_000, 500), 100_000, operand(500, 32)) == "csc"
+    # B of 10 MB is read by columns, of 2.2 MB by rows.
     assert suited_form("csc", (6000, 30_000), 80_000, operand(30_000, 80)) == "csc"
-    assert suited_form("csc", (6000, 5000), 80_000, operand(5000, 80)) == "csr"
+    assert suited_form("csc", (6000, 7000), 80_000, operand(7000, 80)) == "csr"
 
 
 def test_what_it_takes_to_convert_many_entries() -> None:
@@ -74,13 +74,26 @@ def test_what_it_takes_to_convert_many_entries() -> None:
 def test_csc_is_converted_where_all_of_c_would_be_transposed() -> None:
     # Features in C order are B in Fortran order, and C is to be so too.
     features = np.empty((32, 500), np.float32).T
-    assert suited_form("csc", (30_000, 500), 60_000, features) == "csc"
-    assert suited_form("csc", (30_000, 500), 60_000, features, keeps_order=True) == "csr"
+    assert suited_form("csc", (16_000, 500), 30_000, features) == "csc"
+    assert suited_form("csc", (16_000, 500), 30_000, features, keeps_order=True) == "csr"
     # C of 4 MB is beyond the second level, where each entry counts.
     assert suited_form("csc", (30_000, 500), 100_000, features, keeps_order=True) == "csr"
+    # Other features are copied to C order.
+    apart = np.empty((32, 1000), np.float32)[:, ::2].T
+    assert suited_form("csc", (16_000, 500), 30_000, apart, keeps_order=True) == "csc"
     # To convert many entries takes longer than to transpose a C of 10 kB.
     few = np.empty((32, 80), np.float32).T
     assert suited_form("csc", (80, 80), 1600, few, keeps_order=True) == "csc"
+
+
+def test_csc_is_converted_where_all_of_c_would_be_finished_at_the_end() -> None:
+    for entries, bare, finished in ((30_000, "csc", "csr"), (100_000, "csc", "csc")):
+        case = "csc", (16_000, 500), entries, operand(500, 32)
+        assert suited_form(*case) == bare
+        assert suited_form(*case, finishes=True) == finished
+    # Bare, rows without an entry are not written.
+    assert suited_form("csc", (9000, 500), 5000, operand(500, 200)) == "csc"
+    assert suited_form("csc", (9000, 500), 5000, operand(500, 200), finishes=True) == "csr"
 
 
 def test_much_work_goes_another_way() -> None:

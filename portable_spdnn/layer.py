@@ -76,7 +76,10 @@ class Layer(Immutable):
     4
     """
 
-    __slots__ = ("activation", "bias", "data", "indices", "indptr", "lower", "shape", "upper")
+    __slots__ = (
+        "_kept_csr", "_own_epilogue", "activation", "bias", "data", "indices", "indptr", "lower",
+        "shape", "upper",
+    )  # fmt: skip
 
     indptr: Array
     indices: Array
@@ -86,6 +89,9 @@ class Layer(Immutable):
     activation: str
     lower: float | None
     upper: float | None
+    # What single products need, made when it is first asked for; of two threads one is kept.
+    _kept_csr: sp.csr_array
+    _own_epilogue: Epilogue
 
     def __init__(
         self,
@@ -234,12 +240,17 @@ class Layer(Immutable):
 
     def epilogue(self, y_max: float | None = None) -> Epilogue:
         """Return bias, activation and bounds; `y_max` bounds a ReLU layer above."""
+        if y_max is None and hasattr(self, "_own_epilogue"):
+            return self._own_epilogue
         upper = self.upper
         if self.activation == "relu" and y_max is not None:
             upper = y_max if upper is None else min(upper, y_max)
         # One number for all outputs, where they share it.
         bias = self.bias[0] if self.bias.size and self.bias.strides == (0,) else self.bias
-        return Epilogue(bias, self.activation, self.lower, upper)
+        found = Epilogue(bias, self.activation, self.lower, upper)
+        if y_max is None:
+            object.__setattr__(self, "_own_epilogue", found)
+        return found
 
     @property
     def is_plain_relu(self) -> bool:
@@ -264,6 +275,21 @@ class Layer(Immutable):
         csr = wide_csr(np.array(self.data, dtype=dtype), self.indices, self.indptr, self.shape)
         csr.has_canonical_format = True
         return csr
+
+    def kept_csr(self) -> sp.csr_array:
+        """Return W as `csr` does, but made once and kept, with arrays that are not writeable.
+
+        For single products: where the layer's indices have 16 bits this keeps four bytes an entry
+        more, and as many again of values where all are one number.
+        """
+        if not hasattr(self, "_kept_csr"):
+            data = np.ascontiguousarray(self.data)
+            kept = wide_csr(data, self.indices, self.indptr, self.shape)
+            kept.has_canonical_format = True
+            for array in (kept.data, kept.indices, kept.indptr):
+                array.flags.writeable = False
+            object.__setattr__(self, "_kept_csr", kept)
+        return self._kept_csr
 
     def __repr__(self) -> str:
         kind = "" if self.is_plain_relu else f", {self.activation}"

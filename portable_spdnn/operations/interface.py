@@ -232,7 +232,7 @@ class Operations:
         [[1.5, 0.0], [0.0, 0.0]]
         """
         finish = layer_epilogue(weights, bias, y_max, epilogue)
-        matrix = weights.csr() if isinstance(weights, Layer) else weights
+        matrix = weights.kept_csr() if isinstance(weights, Layer) else weights
         if (result := self.layer_as_given(matrix, features, finish, residual)) is not None:
             return result  # type: ignore[no-any-return]
         W = self.sparse_operand("layer: weights", matrix)

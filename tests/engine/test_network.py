@@ -252,3 +252,23 @@ def test_the_caller_keeps_its_bias() -> None:
     layer = ps.Layer(np.eye(2), bias)
     bias[:] = 7
     assert layer.bias.tolist() == [-1, -2]
+
+
+@pytest.mark.parametrize("weights", [0.5, np.array([0.5, -1.0, 2.0], np.float32)])
+def test_what_single_products_need_of_a_layer_is_made_once(weights: Any) -> None:
+    offsets, indices = np.array([0, 1, 3]), np.array([1, 0, 1])
+    layer = ps.Layer.from_csr(offsets, indices, weights, (2, 2), bias=[-1.0, 0.0])
+    pickled, features = pickle.dumps(layer), np.array([[1.0, 2.0]])
+    expected = np.maximum(features @ layer.csr().toarray() + layer.bias, 0)
+    for name in ("scipy", "numba"):
+        for _ in range(2):
+            np.testing.assert_allclose(ps.get_backend(name).layer(layer, features), expected)
+    kept, own = layer.kept_csr(), layer.epilogue()
+    assert kept is layer.kept_csr()
+    assert own is layer.epilogue()
+    assert layer.epilogue(y_max=3.0).upper == 3.0
+    assert layer.epilogue().upper is None
+    np.testing.assert_array_equal(kept.toarray(), layer.csr().toarray())
+    assert not any(each.flags.writeable for each in (kept.data, kept.indices, kept.indptr))
+    assert all(each.flags.writeable for each in (layer.csr().data, layer.csr().indices))
+    assert pickle.dumps(layer) == pickled

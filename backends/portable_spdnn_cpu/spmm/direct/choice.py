@@ -123,9 +123,9 @@ def goes_by_columns(
 ) -> bool:
     """Whether to multiply columns of A in CSC takes less time than to convert A first.
 
-    `transposed` and `turns_back`: whether B, and whether C, is in Fortran order. `finishes`: whether
-    an epilogue follows. What the caller
-    does with A converted, as it is or by the stream, is not weighed here.
+    `transposed` and `turns_back`: whether B, and whether C, is in Fortran order. `finishes`:
+    whether an epilogue follows. What the caller does with A converted, as it is or by the stream,
+    is not weighed here.
     """
     if vectors <= 1 or (is_almost_empty(entries, shape[0]) and not (turns_back or finishes)):
         return True

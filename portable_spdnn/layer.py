@@ -284,7 +284,7 @@ class Layer(Immutable):
         """
         if not hasattr(self, "_kept_csr"):
             data = np.ascontiguousarray(self.data)
-            kept = wide_csr(data, self.indices, self.indptr, self.shape)
+            kept = wide_csr(data, self.indices, self.indptr, self.shape, copy=False)
             kept.has_canonical_format = True
             for array in (kept.data, kept.indices, kept.indptr):
                 array.flags.writeable = False

@@ -29,10 +29,16 @@ def index_dtype(extent: int) -> np.dtype[Any]:
     return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
 
 
-def wide_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sp.csr_array:
-    """Return a csr_array with new offsets and columns: int32 where it holds all, else int64."""
+def wide_csr(
+    data: Array, indices: Array, indptr: Array, shape: tuple[int, int], copy: bool = True
+) -> sp.csr_array:
+    """Return a csr_array with offsets and columns of int32 where it holds all, else int64.
+
+    Not copied, they are the given ones where these are of that type.
+    """
     wide = np.int32 if max(indices.size, *shape) < 1 << 31 else np.int64
-    return sp.csr_array((data, indices.astype(wide), indptr.astype(wide)), shape=shape)
+    structure = (each.astype(wide, copy=copy) for each in (indices, indptr))
+    return sp.csr_array((data, *structure), shape=shape)
 
 
 def common_value(array: npt.NDArray[Scalar]) -> Scalar | None:

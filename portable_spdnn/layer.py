@@ -77,7 +77,7 @@ class Layer(Immutable):
     """
 
     __slots__ = (
-        "_kept_csr", "_own_epilogue", "activation", "bias", "data", "indices", "indptr", "lower",
+        "_kept_csr", "_kept_epilogue", "activation", "bias", "data", "indices", "indptr", "lower",
         "shape", "upper",
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ class Layer(Immutable):
     upper: float | None
     # What single products need, made when it is first asked for; of two threads one is kept.
     _kept_csr: sp.csr_array
-    _own_epilogue: Epilogue
+    _kept_epilogue: Epilogue
 
     def __init__(
         self,
@@ -240,17 +240,12 @@ class Layer(Immutable):
 
     def epilogue(self, y_max: float | None = None) -> Epilogue:
         """Return bias, activation and bounds; `y_max` bounds a ReLU layer above."""
-        if y_max is None and hasattr(self, "_own_epilogue"):
-            return self._own_epilogue
         upper = self.upper
         if self.activation == "relu" and y_max is not None:
             upper = y_max if upper is None else min(upper, y_max)
         # One number for all outputs, where they share it.
         bias = self.bias[0] if self.bias.size and self.bias.strides == (0,) else self.bias
-        found = Epilogue(bias, self.activation, self.lower, upper)
-        if y_max is None:
-            object.__setattr__(self, "_own_epilogue", found)
-        return found
+        return Epilogue(bias, self.activation, self.lower, upper)
 
     @property
     def is_plain_relu(self) -> bool:
@@ -290,6 +285,12 @@ class Layer(Immutable):
                 array.flags.writeable = False
             object.__setattr__(self, "_kept_csr", kept)
         return self._kept_csr
+
+    def kept_epilogue(self) -> Epilogue:
+        """Return what `epilogue` does, but made once and kept: for single products."""
+        if not hasattr(self, "_kept_epilogue"):
+            object.__setattr__(self, "_kept_epilogue", self.epilogue())
+        return self._kept_epilogue
 
     def __repr__(self) -> str:
         kind = "" if self.is_plain_relu else f", {self.activation}"

@@ -51,7 +51,7 @@ def layer_epilogue(
     if epilogue is not None:
         return checked_epilogue("layer", epilogue)
     if isinstance(weights, Layer):
-        own = weights.epilogue(y_max)
+        own = weights.kept_epilogue() if y_max is None else weights.epilogue(y_max)
         return own if bias is None else replace(own, bias=bias)
     if bias is None and y_max is None:
         return RELU

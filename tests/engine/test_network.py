@@ -263,11 +263,13 @@ def test_what_single_products_need_of_a_layer_is_made_once(weights: Any) -> None
     for name in ("scipy", "numba"):
         for _ in range(2):
             np.testing.assert_allclose(ps.get_backend(name).layer(layer, features), expected)
-    kept, own = layer.kept_csr(), layer.epilogue()
+    kept, own = layer.kept_csr(), layer.kept_epilogue()
     assert kept is layer.kept_csr()
-    assert own is layer.epilogue()
-    assert layer.epilogue(y_max=3.0).upper == 3.0
-    assert layer.epilogue().upper is None
+    assert own is layer.kept_epilogue()
+    np.testing.assert_array_equal(own.bias, layer.bias)
+    bounded = ps.get_backend("scipy").layer(layer, 9 * features, y_max=3.0)
+    np.testing.assert_allclose(bounded, np.clip(9 * features @ kept + layer.bias, 0, 3))
+    assert own.upper is None
     np.testing.assert_array_equal(kept.toarray(), layer.csr().toarray())
     assert not any(each.flags.writeable for each in (kept.data, kept.indices, kept.indptr))
     assert all(each.flags.writeable for each in (layer.csr().data, layer.csr().indices))

@@ -2,8 +2,9 @@
 
 Run it from the root: ``python benchmarks/single_products.py [threads]``, on one thread by default.
 It prints SciPy's time over this package's, the least, the geometric mean and the most over shapes
-and shares of zeros: of `spmm(A, B)`, by the format of A and the order of B, and of `layer(W, Y)`;
-what finishes them is NumPy's beside SciPy's product. Operands of both are the same
+and shares of zeros: of `spmm(A, B)`, by the format of A and the order of B, and of `layer(W, Y)`,
+also of a `ps.Layer`; in a group of their own of products whose B or C caches do not hold. What
+finishes them is NumPy's beside SciPy's product. Operands of both are the same
 arrays; the two take turns, and the least time of each counts.
 """
 
@@ -13,7 +14,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from portable_spdnn.arrays import Array
 
 SHAPES = (4, 4), (16, 16), (64, 64), (128, 512), (512, 512), (1024, 1024), (2048, 512), (512, 4608)
 ZEROS = 0.7, 0.9, 0.98
+# Rows and columns of A with so many entries in a row, times so many columns.
+LARGE, ENTRIES, LARGE_COLUMNS = ((60_000, 500), (1000, 60_000), (30_000, 30_000)), (2, 10), (24, 96)
 COLUMNS = {"1 column": (1,), "2 to 15": (2, 4, 8, 15), "16 to 256": (16, 20, 32, 64, 100, 256)}
 # By turns, as it is where products are single: a processor predicts where rows and columns of
 # matrices end that it has seen before; a Zen 5 those of some 14,000 rows.
@@ -87,7 +90,20 @@ def cases(
         ),
         "layer, W in CSR, bias and ReLU": (weights, (scipy_layer, own_layer)),
         "layer, W in CSC, bias and ReLU": ([A.T for A in matrices], (scipy_layer, own_layer)),
+        "layer, a Layer, bias and ReLU": (
+            [(W, ps.Layer(W, bias)) for W in weights],
+            (lambda both: scipy_layer(both[0]), lambda both: backend.layer(both[1], Y)),
+        ),
     }  # fmt: skip
+
+
+def products() -> Iterator[tuple[str, tuple[int, int], float, int]]:
+    """Yield the group, the shape of A, its share of zeros and the columns of B of each product."""
+    for group, counts in COLUMNS.items():
+        for shape, zeros, columns in itertools.product(SHAPES, ZEROS, counts):
+            yield group, shape, zeros, columns
+    for shape, entries, columns in itertools.product(LARGE, ENTRIES, LARGE_COLUMNS):
+        yield "B or C beyond caches", shape, 1 - entries / shape[1], columns
 
 
 def main() -> None:
@@ -95,19 +111,19 @@ def main() -> None:
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     backend, rng = ps.get_backend("numba", threads=threads), np.random.default_rng(0)
     found: dict[tuple[str, str], list[float]] = {}
-    for group, counts in COLUMNS.items():
-        for (rows, k), zeros, columns in itertools.product(SHAPES, ZEROS, counts):
-            count = min(max(ROWS_BY_TURNS // max(rows, k), LEAST_MATRICES), MOST_MATRICES)
-            matrices = [
-                sp.random_array((rows, k), density=1 - zeros, rng=rng, dtype=np.float32).tocsr()
-                for _ in range(count)
-            ]
-            B, bias = rng.random((k, columns), np.float32), rng.random(rows, np.float32)
-            for name, (operands, functions) in cases(backend, matrices, B, bias).items():
-                for operand in operands:
-                    expected, own = (run(operand) for run in functions)
-                    np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
-                found.setdefault((name, group), []).append(by_turns(operands, functions))
+    for group, (rows, k), zeros, columns in products():
+        least = LEAST_MATRICES if (rows, k) in SHAPES else 1
+        count = min(max(ROWS_BY_TURNS // max(rows, k), least), MOST_MATRICES)
+        matrices = [
+            sp.random_array((rows, k), density=1 - zeros, rng=rng, dtype=np.float32).tocsr()
+            for _ in range(count)
+        ]
+        B, bias = rng.random((k, columns), np.float32), rng.random(rows, np.float32)
+        for name, (operands, functions) in cases(backend, matrices, B, bias).items():
+            for operand in operands:
+                expected, own = (run(operand) for run in functions)
+                np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
+            found.setdefault((name, group), []).append(by_turns(operands, functions))
     print(f"{backend.device}\nTimes as fast as SciPy: least, geometric mean, most")
     for (name, group), ratios in sorted(found.items()):
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

@@ -53,10 +53,15 @@ def meets_few_rows(entries: int, k: int) -> bool:
     return 8 * entries < k
 
 
+def is_fortran(B: Array) -> bool:
+    """Whether a dense operand lies in memory column by column; a single column is no such."""
+    row, column = B.strides
+    return bool(row == B.itemsize != column and B.shape[1] > 1)
+
+
 def layout_of(B: Array) -> int:
     """Return how a dense operand lies in memory: one of `Layout`."""
-    row, column = B.strides
-    if row == B.itemsize != column and B.shape[1] > 1:
+    if is_fortran(B):
         return Layout.FORTRAN
     if not has_whole_lines(B):
         return Layout.UNALIGNED

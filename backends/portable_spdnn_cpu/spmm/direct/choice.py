@@ -8,7 +8,13 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.costs import COSTS, LAST_CACHE
-from portable_spdnn_cpu.spmm.dense_layout import MAPPED_BYTES, PAGE, copied_bytes, meets_few_rows
+from portable_spdnn_cpu.spmm.dense_layout import (
+    MAPPED_BYTES,
+    PAGE,
+    copied_bytes,
+    is_fortran,
+    meets_few_rows,
+)
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
@@ -46,7 +52,8 @@ FINISHED = 3.0
 # pages then and leave the second level.
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 FAR_CONVERTED_ENTRY, MOST_NEAR = 4.0, L2 // 16
-# And for an entry and a vector of B beyond the second level, whose rows are met anywhere.
+# Nanoseconds that by rows an entry takes besides for each vector of B beyond the second level, as
+# entries of a row meet rows of B anywhere.
 FAR_READ = 0.25
 # Mostly empty: there are more than so many rows of A, or columns in CSC, for an entry.
 MOSTLY_EMPTY = 2
@@ -93,7 +100,7 @@ def suited_form(
     columns = B.shape[1] if B.ndim == 2 else 1
     vectors = -(-columns * B.itemsize // BLOCK_BYTES)
     # Of other strides B is copied to C order before.
-    transposed = columns > 1 and B.strides[0] == B.itemsize != B.strides[1]
+    transposed = columns > 1 and is_fortran(B)
     turns_back = transposed and keeps_order
     if form == "csc" and goes_by_columns(
         shape, entries, vectors, B.nbytes, transposed, turns_back, finishes

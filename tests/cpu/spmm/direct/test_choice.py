@@ -91,7 +91,7 @@ def test_csc_is_converted_where_all_of_c_would_be_finished_at_the_end() -> None:
         case = "csc", (16_000, 500), entries, operand(500, 32)
         assert suited_form(*case) == bare
         assert suited_form(*case, finishes=True) == finished
-    # Bare, rows without an entry are not written.
+    # Without an epilogue rows that have no entry are not written.
     assert suited_form("csc", (9000, 500), 5000, operand(500, 200)) == "csc"
     assert suited_form("csc", (9000, 500), 5000, operand(500, 200), finishes=True) == "csr"
 

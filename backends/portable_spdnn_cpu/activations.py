@@ -184,8 +184,9 @@ def activate_span(
     low, high = values.dtype.type(lower), values.dtype.type(upper)
     if code == RELU:
         low = max(low, values.dtype.type(0))
-    for k in range(first, end):
-        values[k] = clamp(values[k], low, high)
+    span = values[first:end]
+    for k in range(span.size):
+        span[k] = clamp(span[k], low, high)
 
 
 @functools.partial(job_kernel, error_model="numpy")

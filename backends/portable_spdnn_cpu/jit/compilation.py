@@ -9,7 +9,8 @@ that.) Python calls a `kernel`; a `job_kernel` runs by its address (see `jit.job
 
 Loops over entries index by unsigned numbers, ``np.uint64(entry)``: of a signed one Numba asks at
 each use whether it counts from the end of an array. The loop that packs weights takes a third of
-the time so.
+the time so. Loops over dense items go over a slice, by ``range(slice.size)``: LLVM makes no vectors
+of signed numbers that begin elsewhere, and bounds of a result took six times as long.
 """
 
 from __future__ import annotations

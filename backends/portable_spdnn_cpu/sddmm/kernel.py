@@ -84,14 +84,14 @@ def softmax_rows(counter: Array, indptr: Array, values: Array, longest: int, out
         if first >= rows:
             break
         for row in range(first, min(first + QUERIES_EACH, rows)):
-            begin, end = indptr[row], indptr[row + 1]
-            count = end - begin
-            for entry in range(count):
-                buffer[entry] = values[begin + entry]
+            given = values[indptr[row] : indptr[row + 1]]
+            result = out[indptr[row] : indptr[row + 1]]
+            count = given.size
+            buffer[:count] = given
             most = largest(buffer, 0, count)
             if most == -np.inf:
                 most = values.dtype.type(0)
             total = exponentials(buffer, 0, count, most)
             share = total if total == 0 else 1 / total
             for entry in range(count):
-                out[begin + entry] = buffer[entry] * share
+                result[entry] = buffer[entry] * share

@@ -99,6 +99,7 @@ def add_residual(
     """
     for begin in range(first, end, SPAN):
         stop = min(begin + SPAN, end)
-        for place in range(begin, stop):
-            values[place] += residual[place]
+        span, added = values[begin:stop], residual[begin:stop]
+        for place in range(span.size):
+            span[place] += added[place]
         activate_span(values, begin, stop, code, lower, upper)

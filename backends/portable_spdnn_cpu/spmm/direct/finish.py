@@ -33,12 +33,21 @@ def begin_rows(words: Any, dtype: Any) -> None:
         if not words[ACCUMULATES]:
             C[:] = 0
         return
-    step = words[BIAS_STEP] // 8
+    step, accumulates = words[BIAS_STEP] // 8, words[ACCUMULATES] != 0
     bias = array_at(words[BIAS], words[ROWS], np.float64)
+    if columns == 1:
+        for row in range(C.size):
+            start = dtype(bias[row * step])
+            C[row] = C[row] + start if accumulates else start
+        return
     for row in range(words[ROWS]):
-        start, first = dtype(bias[row * step]), row * columns
-        for place in range(first, first + columns):
-            C[place] = C[place] + start if words[ACCUMULATES] else start
+        start, span = dtype(bias[row * step]), C[row * columns : (row + 1) * columns]
+        if accumulates:
+            for place in range(span.size):
+                span[place] += start
+        else:
+            for place in range(span.size):
+                span[place] = start
 
 
 @kernel_part

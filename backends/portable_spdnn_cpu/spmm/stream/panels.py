@@ -9,7 +9,7 @@ from numba.core import types
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch
 from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, call_code
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen, is_zen_4
 from portable_spdnn_cpu.layout.large_results import MIB
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.costs import LAST_CACHE
@@ -25,12 +25,12 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
 from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter
 
 # Bytes that B spans, gaps between its rows included, beyond which what panels take of its rows is
-# prefetched: some lines, each time on another page, which hardware does not foresee. On a Zen 3,
-# with a last cache of 32 MiB that it shares, products of B of 7 to 17 MB took 0.71 to 1.03 of the
-# time so, medians of six to eight turns, and of 1 to 4 MB, with prefetches too, 0.9 to 1.1. On
-# processors other than AMD's without AVX-512 it was not measured, and is left to what the last
-# cache does not hold.
-FAR_B_BYTES = 4 * MIB if is_zen() and VECTOR_BYTES < 64 else LAST_CACHE
+# prefetched: some lines, each time on another page, which hardware does not foresee. With a last
+# cache of 32 MiB that others use as well, products of B of 7 to 17 MB took 0.71 to 1.03 of the time
+# so on a Zen 3, and of 1 to 4 MB 0.9 to 1.1; on a Zen 4 of 3 to 17 MB 0.81 to 1.07. On other
+# processors it was not measured, and is left to what the last cache does not hold.
+_IS_MEASURED = is_zen_4() or (is_zen() and VECTOR_BYTES < 64)
+FAR_B_BYTES = 3 * MIB if _IS_MEASURED else LAST_CACHE
 # Lines that are asked for ahead: copies by themselves, of panels of 3, 6 and 12 lines, were the
 # fastest with 48 on that Zen 3, or within a twentieth of it.
 AHEAD_LINES = 48

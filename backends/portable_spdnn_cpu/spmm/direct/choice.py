@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.target import is_zen_4
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.costs import COSTS, LAST_CACHE
@@ -29,9 +30,9 @@ TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
 # copies in the time of one unit of work.
 PAGE_WORK, COPIED_BYTES = 7000, 5
 # Up to so many entries of A and B together, and up to so many entries of A times columns of B, to
-# choose would take longer than it saves.
-SMALL, SMALL_WORK = 4000, 16_000
-ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
+# choose would take longer than it saves; where all of C is finished or transposed, if that has so
+# many items at most.
+SMALL, SMALL_WORK, SMALL_RESULT = 4000, 16_000, 8000
 # Of the widest panel in CSC, where both a row of B and one of C are in registers. A panel gives up
 # a vector for the next one to be wide enough, and must then have one left.
 CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
@@ -42,11 +43,17 @@ ADDED_ENTRY, BEGUN_ROW, IN_PANELS = 0.4, 0.5, 1.5
 # For an entry and a vector of C beyond the bytes of the last cache that C may have: entries of a
 # column meet rows of C anywhere, while by rows C is written once, in order.
 FAR_ADDED, C_BYTES = 4.0, COSTS.last_share * LAST_CACHE
+# Where A and B are beyond the second level and C is near, columns take less time whatever they add
+# up to: A and B are read once, in order. In several panels not so on a Zen 4, where 950 random
+# products took 1.2 times as long as by rows.
+ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
+IN_ORDER_IN_PANELS = not is_zen_4()
 # Where C is in Fortran order, of which columns compute all in rows before it is transposed: for a
 # row and a vector; and, besides FAR_ADDED, for an entry and a vector of C beyond the second level.
 TURNED, FAR_TURNED = 2.0, 1.5
-# Where an epilogue follows, which by rows is done in registers: for a row and a vector.
-FINISHED = 3.0
+# Where an epilogue follows, which by rows is done in registers: for a row and a vector, as measured
+# on a Zen 4.
+FINISHED = 1.0
 # Nanoseconds that by rows it takes to convert CSC to CSR: for an entry, for a row, and for the
 # call; and for each entry instead where there are more than MOST_NEAR, as copies of A are on new
 # pages then and leave the second level.
@@ -95,9 +102,12 @@ def suited_form(
     str or None
         "csr" for a matrix in "csc" that is to be converted first.
     """
-    if entries + B.size <= SMALL or entries * B.size <= SMALL_WORK * shape[1]:
-        return form
     columns = B.shape[1] if B.ndim == 2 else 1
+    is_small = entries * B.size <= SMALL_WORK * shape[1]
+    if is_small and (keeps_order or finishes):
+        is_small = shape[0] * columns <= SMALL_RESULT
+    if is_small or entries + B.size <= SMALL:
+        return form
     vectors = -(-columns * B.itemsize // BLOCK_BYTES)
     # Of other strides B is copied to C order before.
     transposed = columns > 1 and is_fortran(B)
@@ -138,11 +148,13 @@ def goes_by_columns(
         return True
     rows, row_bytes = shape[0], vectors * BLOCK_BYTES
     bytes_of_C = rows * row_bytes
+    is_one_panel = row_bytes <= CSC_BYTES
     are_far = bytes_of_B + ENTRY_BYTES * entries > L2
-    if are_far and not transposed and bytes_of_C <= L2 // 2:
-        return True  # C stays near, and A and B from beyond the cache are read once, in order
+    are_in_order = not transposed and (is_one_panel or IN_ORDER_IN_PANELS)
+    if are_far and are_in_order and bytes_of_C <= L2 // 2:
+        return True
     by_columns = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
-    if row_bytes > CSC_BYTES:
+    if not is_one_panel:
         by_columns *= IN_PANELS
     items = vectors * entries
     if turns_back:

@@ -28,6 +28,7 @@ def _caches_of_2_and_8_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "MOST_NEAR", 1 << 17)
     monkeypatch.setattr(choice, "C_BYTES", 1 << 23)
     monkeypatch.setattr(choice, "CSC_BYTES", 256)
+    monkeypatch.setattr(choice, "IN_ORDER_IN_PANELS", True)
 
 
 def operand(k: int, columns: int) -> np.ndarray:
@@ -66,6 +67,17 @@ def test_the_one_of_b_and_c_that_is_far_is_passed_through_in_order() -> None:
     assert suited_form("csc", (6000, 7000), 80_000, operand(7000, 80)) == "csr"
 
 
+def test_b_that_is_far_goes_by_columns_in_one_panel_on_a_zen_4(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "IN_ORDER_IN_PANELS", False)
+    assert suited_form("csc", (512, 4600), 47_000, operand(4600, 100)) == "csr"
+    # Panels have 64 columns of float32 at most.
+    for columns, form in ((64, "csc"), (65, "csr")):
+        found = suited_form("csc", (2000, 30_000), 2000, operand(30_000, columns), finishes=True)
+        assert found == form
+
+
 def test_what_it_takes_to_convert_many_entries() -> None:
     assert suited_form("csc", (2000, 500), 150_000, operand(500, 96)) == "csc"
     assert suited_form("csc", (2000, 500), 150_000, operand(500, 192)) == "csr"
@@ -87,13 +99,22 @@ def test_csc_is_converted_where_all_of_c_would_be_transposed() -> None:
 
 
 def test_csc_is_converted_where_all_of_c_would_be_finished_at_the_end() -> None:
-    for entries, bare, finished in ((30_000, "csc", "csr"), (100_000, "csc", "csc")):
+    for entries, bare, finished in ((10_000, "csc", "csr"), (100_000, "csc", "csc")):
         case = "csc", (16_000, 500), entries, operand(500, 32)
         assert suited_form(*case) == bare
         assert suited_form(*case, finishes=True) == finished
     # Without an epilogue rows that have no entry are not written.
     assert suited_form("csc", (9000, 500), 5000, operand(500, 200)) == "csc"
     assert suited_form("csc", (9000, 500), 5000, operand(500, 200), finishes=True) == "csr"
+
+
+def test_little_work_is_weighed_where_a_large_c_is_finished_or_transposed() -> None:
+    # So few entries that B would not be looked at.
+    few = np.empty((300, 50), np.float32).T
+    for rows, form in ((8000 // 300, "csc"), (1 + 8000 // 300, "csr")):
+        assert suited_form("csc", (rows, 50), 20, operand(50, 300), finishes=True) == form
+        assert suited_form("csc", (rows, 50), 20, few, keeps_order=True) == form
+        assert suited_form("csc", (rows, 50), 20, operand(50, 300)) == "csc"
 
 
 def test_much_work_goes_another_way() -> None:

@@ -12,6 +12,7 @@ from portable_spdnn_cpu.jit.jobs import array_at, float_of
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
+    APART,
     BIAS,
     BIAS_STEP,
     COLUMNS,
@@ -51,6 +52,26 @@ def begin_rows(words: Any, dtype: Any) -> None:
 
 
 @kernel_part
+def let_finish_apart(words: Any) -> None:
+    """Let a column of sums of A in CSR be finished after them.
+
+    So kernels that know nothing of epilogues serve, too, and take less time.
+    """
+    if words[HAS_EPILOGUE] and words[COLUMNS] == 1 and not words[ACCUMULATES]:
+        words[HAS_EPILOGUE] = APART
+
+
+@kernel_part
+def finish_apart(words: Any, begin: int, end: int, dtype: Any) -> None:
+    """Add the bias to rows begin .. end - 1 of a column of C; apply activation and bounds."""
+    span, step = array_at(words[OUT], words[ROWS], dtype)[begin:end], words[BIAS_STEP] // 8
+    bias = array_at(words[BIAS], words[ROWS], np.float64)[begin * step :]
+    for row in range(span.size):
+        span[row] += dtype(bias[row * step])
+    finish_if_any(words, begin, end, dtype)
+
+
+@kernel_part
 def finish_rows(words: Any, begin: int, end: int, dtype: Any) -> None:
     """Apply activation and bounds to rows begin .. end - 1 of C, which have their bias."""
     # Rows follow each other without a gap.
@@ -61,9 +82,15 @@ def finish_rows(words: Any, begin: int, end: int, dtype: Any) -> None:
 
 
 @kernel_part
+def finish_if_any(words: Any, begin: int, end: int, dtype: Any) -> None:
+    """Do what `finish_rows` does, if there is an activation or a bound."""
+    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
+    if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
+        finish_rows(words, begin, end, dtype)
+
+
+@kernel_part
 def finish_all_rows(words: Any, dtype: Any) -> None:
     """Apply activation and bounds, if there are any, to C, which has its bias."""
     if words[HAS_EPILOGUE]:
-        lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
-        if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
-            finish_rows(words, 0, words[ROWS], dtype)
+        finish_if_any(words, 0, words[ROWS], dtype)

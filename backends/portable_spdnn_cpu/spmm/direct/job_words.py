@@ -21,7 +21,8 @@ ACCUMULATES
     Whether sums are added to what C holds, a residual. Where there is no epilogue: whether C holds
     zeros, which the kernel then need not write.
 HAS_EPILOGUE
-    Whether an epilogue follows the sums; BIAS to UPPER have no meaning where none does.
+    Whether an epilogue follows the sums; BIAS to UPPER have no meaning where none does. APART, the
+    low bit of which is not set, where microkernels need not know of it: see `finish.finish_apart`.
 BIAS, BIAS_STEP
     The address of the bias of row 0, a float64, and the bytes to that of the next row.
 ACTIVATION
@@ -43,4 +44,5 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
     B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, ACCUMULATES, HAS_EPILOGUE, BIAS, BIAS_STEP,
     ACTIVATION, LOWER, UPPER, REFUSED,
 ) = range(25)  # fmt: skip
+APART = 2
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

@@ -22,6 +22,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
 from portable_spdnn_cpu.spmm.direct import vectors
 from portable_spdnn_cpu.spmm.direct.copies import few_rows_are_met, scratch_bytes
+from portable_spdnn_cpu.spmm.direct.finish import let_finish_apart
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
@@ -277,6 +278,8 @@ def run_alone_with_epilogue(
     if words[REFUSED]:
         return False
     fill_epilogue(words, accumulates, code, bias, lower, upper)
+    if taken != BY_COLUMNS:
+        let_finish_apart(words)
     failed = run_share(address, 0, words.ctypes.data)
     return bool(not failed and words[REFUSED] == 0)
 
@@ -294,6 +297,7 @@ def fill_all_words(
     fill_epilogue(words, accumulates, code, bias, lower, upper)
     parts = part_of(indptr), part_of(indices), part_of(values)
     filled = fill_words(words, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out))
+    let_finish_apart(words)
     return bool(filled and not words[B_FORTRAN] and not words[OUT_FORTRAN])
 
 

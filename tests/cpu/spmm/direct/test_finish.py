@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from direct_products import FORMS, POOLS, matrix, multiply
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -166,3 +167,26 @@ def test_rows_of_b_from_beyond_the_cache(columns: int, dtype: Any) -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     A.indices[-1] = 5
     assert multiply(POOLS[0], "csc", A, B, epilogue, residual) is None
+
+
+@pytest.mark.parametrize(
+    "lengths", [[3] * 400, [0, 0, 0, 1] * 100, [0, 9, 1, 2, 40] * 80, [6, 7] * 200]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_column_is_finished_whatever_kernel_sums_it(lengths: list[int], dtype: Any) -> None:
+    """Of rows that are equal, mostly empty, uneven or even: each has a kernel of its own."""
+    rng = np.random.default_rng(len(lengths))
+    indptr = np.cumsum([0, *lengths], dtype=np.int32)
+    indices = rng.integers(0, 50, indptr[-1]).astype(np.int32)
+    values = rng.uniform(-1, 1, indptr[-1]).astype(dtype)
+    A: Any = sp.csr_array((values, indices, indptr), shape=(len(lengths), 50))
+    x, bias = rng.uniform(-1, 1, 50).astype(dtype), rng.uniform(-1, 1, len(lengths))
+    residual = rng.uniform(-1, 1, len(lengths)).astype(dtype)
+    close = 1e-5 if dtype == np.float32 else 1e-12
+    for epilogue in (ps.Epilogue(bias), ps.Epilogue(0.5, "relu"), ps.Epilogue(bias, "tanh", -0.3)):
+        for added in (None, residual):
+            expected = ps.get_backend("scipy").spmm(A, x, epilogue, added)
+            for pool in POOLS:
+                for _ in range(10):  # of which the first ones are trials of two kernels
+                    found = multiply(pool, "csr", A, x, epilogue, added)
+                    np.testing.assert_allclose(found, expected, rtol=close, atol=close)

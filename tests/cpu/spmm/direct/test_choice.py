@@ -27,6 +27,7 @@ def _caches_of_2_and_8_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "L2", 1 << 21)
     monkeypatch.setattr(choice, "MOST_NEAR", 1 << 17)
     monkeypatch.setattr(choice, "C_BYTES", 1 << 23)
+    monkeypatch.setattr(choice, "B_BYTES", 1 << 22)
     monkeypatch.setattr(choice, "CSC_BYTES", 256)
     monkeypatch.setattr(choice, "IN_ORDER_IN_PANELS", True)
 
@@ -65,6 +66,11 @@ def test_the_one_of_b_and_c_that_is_far_is_passed_through_in_order() -> None:
     # B of 10 MB is read by columns, of 2.2 MB by rows.
     assert suited_form("csc", (6000, 30_000), 80_000, operand(30_000, 80)) == "csc"
     assert suited_form("csc", (6000, 7000), 80_000, operand(7000, 80)) == "csr"
+    # In Fortran order, too, whose rows are copied.
+    assert suited_form("csc", (6000, 20_000), 60_000, operand(80, 20_000).T) == "csc"
+    assert suited_form("csc", (6000, 8000), 60_000, operand(80, 8000).T) == "csr"
+    # By rows as well if entries meet most of its rows once.
+    assert suited_form("csc", (6000, 30_000), 30_000, operand(30_000, 80)) == "csr"
 
 
 def test_b_that_is_far_goes_by_columns_in_one_panel_on_a_zen_4(

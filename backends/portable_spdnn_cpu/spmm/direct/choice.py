@@ -60,9 +60,10 @@ FINISHED = 1.0
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 FAR_CONVERTED_ENTRY, MOST_NEAR = 4.0, L2 // 16
 # Nanoseconds that by rows an entry takes besides for each vector of B beyond the second level, as
-# entries of a row meet rows of B anywhere; and, as measured on a Zen 4, where B is in C order, more
-# for those beyond the bytes of the last cache that B may have, and by columns for each vector of a
-# row of B that is met, once, as too few entries are known ahead to hide all of that.
+# entries of a row meet rows of B anywhere. Where B is in C order, as measured on a Zen 4, it is
+# more for those that are met beyond the bytes of the last cache that B may have; and in several
+# panels columns take more for each that is met, though each is read once, in order: too few entries
+# are known ahead to hide all of that.
 FAR_READ = 0.25
 FARTHEST_READ, B_BYTES, FAR_ROW = 1.0, LAST_CACHE // 4, 1.0
 # Mostly empty: there are more than so many rows of A, or columns in CSC, for an entry.
@@ -156,20 +157,20 @@ def goes_by_columns(
     are_in_order = not transposed and (is_one_panel or IN_ORDER_IN_PANELS)
     if are_far and are_in_order and bytes_of_C <= L2 // 2:
         return True
+    items, met = vectors * entries, vectors * min(entries, shape[1])
     by_columns = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
+    far = FAR_READ * _share_beyond(L2, bytes_of_B)
+    if not transposed:
+        far += FARTHEST_READ * _share_beyond(B_BYTES, met * BLOCK_BYTES)
     if not is_one_panel:
         by_columns *= IN_PANELS
-    items = vectors * entries
+        if not transposed:
+            by_columns += FAR_ROW * met * _share_beyond(L2, met * BLOCK_BYTES)
     if turns_back:
         by_columns += TURNED * vectors * rows + FAR_TURNED * items * _share_beyond(L2, bytes_of_C)
     if finishes:
         by_columns += FINISHED * vectors * rows
     by_columns += FAR_ADDED * items * _share_beyond(C_BYTES, bytes_of_C)
-    met = vectors * min(entries, shape[1])  # vectors of B
-    far = FAR_READ * _share_beyond(L2, bytes_of_B)
-    if not transposed:
-        by_columns += FAR_ROW * met * _share_beyond(L2, met * BLOCK_BYTES)
-        far += FARTHEST_READ * _share_beyond(B_BYTES, met * BLOCK_BYTES)
     by_rows = CONVERTED_ROW * rows + CONVERSION + far * items
     by_rows += (CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY) * entries
     return by_columns <= by_rows

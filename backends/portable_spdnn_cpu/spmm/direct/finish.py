@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import NONE, activate_span
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at, float_of
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
@@ -34,21 +34,28 @@ def begin_rows(words: Any, dtype: Any) -> None:
         if not words[ACCUMULATES]:
             C[:] = 0
         return
-    step, accumulates = words[BIAS_STEP] // 8, words[ACCUMULATES] != 0
+    accumulates = words[ACCUMULATES] != 0
     bias = array_at(words[BIAS], words[ROWS], np.float64)
-    if columns == 1:
+    if not words[BIAS_STEP]:
+        begin_span(C, dtype(bias[0]), accumulates)
+    elif columns == 1:
         for row in range(C.size):
-            start = dtype(bias[row * step])
+            start = dtype(bias[row])
             C[row] = C[row] + start if accumulates else start
-        return
-    for row in range(words[ROWS]):
-        start, span = dtype(bias[row * step]), C[row * columns : (row + 1) * columns]
-        if accumulates:
-            for place in range(span.size):
-                span[place] += start
-        else:
-            for place in range(span.size):
-                span[place] = start
+    else:
+        for row in range(words[ROWS]):
+            span = C[row * columns : (row + 1) * columns]
+            begin_span(span, dtype(bias[row]), accumulates)
+
+
+@kernel_part
+def begin_span(span: Array, start: Any, accumulates: bool) -> None:
+    """Let items be a number, plus what they hold where sums are added to that."""
+    if accumulates:
+        for place in range(span.size):
+            span[place] += start
+    else:
+        span[:] = start
 
 
 @kernel_part
@@ -64,10 +71,14 @@ def let_finish_apart(words: Any) -> None:
 @kernel_part
 def finish_apart(words: Any, begin: int, end: int, dtype: Any) -> None:
     """Add the bias to rows begin .. end - 1 of a column of C; apply activation and bounds."""
-    span, step = array_at(words[OUT], words[ROWS], dtype)[begin:end], words[BIAS_STEP] // 8
-    bias = array_at(words[BIAS], words[ROWS], np.float64)[begin * step :]
-    for row in range(span.size):
-        span[row] += dtype(bias[row * step])
+    span = array_at(words[OUT], words[ROWS], dtype)[begin:end]
+    bias = array_at(words[BIAS], words[ROWS], np.float64)
+    if words[BIAS_STEP]:
+        added = bias[begin:end]
+        for row in range(span.size):
+            span[row] += dtype(added[row])
+    elif bias[0] != 0:
+        begin_span(span, dtype(bias[0]), True)
     finish_if_any(words, begin, end, dtype)
 
 

@@ -9,8 +9,9 @@ that.) Python calls a `kernel`; a `job_kernel` runs by its address (see `jit.job
 
 Loops over entries index by unsigned numbers, ``np.uint64(entry)``: of a signed one Numba asks at
 each use whether it counts from the end of an array. The loop that packs weights takes a third of
-the time so. Loops over dense items go over a slice, by ``range(slice.size)``: LLVM makes no vectors
-of signed numbers that begin elsewhere, and bounds of a result took six times as long.
+the time so. Loops over dense items go over a slice, by ``range(slice.size)``: LLVM does not make
+vector code of a loop whose signed index begins at a variable, and on a Zen 4 clamping 100,000
+numbers of float32 took six times as long.
 """
 
 from __future__ import annotations

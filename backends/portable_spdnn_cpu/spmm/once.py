@@ -60,7 +60,7 @@ def layer_once(
     Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product, and W in CSR is W^T in CSC.
     """
     B, added, shape = Y.T, None if residual is None else residual.T, W.shape[::-1]
-    if suited := suited_form("csc", shape, W.nnz, B, keeps_order=True):
+    if suited := suited_form("csc", shape, W.nnz, B, keeps_order=True, finishes=True):
         parts = W.indptr, W.indices, W.data
         finish = direct.epilogue_arguments(epilogue, B.dtype)
         C = direct.multiply(

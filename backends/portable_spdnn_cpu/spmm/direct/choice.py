@@ -30,29 +30,29 @@ TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
 # copies in the time of one unit of work.
 PAGE_WORK, COPIED_BYTES = 7000, 5
 # Up to so many entries of A and B together, and up to so many entries of A times columns of B, to
-# choose would take longer than it saves; where all of C is finished or transposed, if that has so
-# many items at most.
+# choose would take longer than it saves. By columns all of C is finished, or transposed: then the
+# second number counts only if C has so many items at most.
 SMALL, SMALL_WORK, SMALL_RESULT = 4000, 16_000, 8000
 # Of the widest panel in CSC, where both a row of B and one of C are in registers. A panel gives up
 # a vector for the next one to be wide enough, and must then have one left.
 CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
 # Nanoseconds that a product by columns of CSC takes more than one by rows: for each vector of B but
 # the first, for an entry and to begin a row of C; in several panels so many times as much. As
-# measured on an Intel Xeon; the others, to FAR_READ, as fitted to 6,500 random products on a Zen 3.
+# measured on an Intel Xeon; the others, to FAR_READ, as fitted to 6,500 random products on a Zen 3,
+# but FINISHED and those below FAR_READ to 13,000 on a Zen 4. All are used on every processor.
 ADDED_ENTRY, BEGUN_ROW, IN_PANELS = 0.4, 0.5, 1.5
 # For an entry and a vector of C beyond the bytes of the last cache that C may have: entries of a
 # column meet rows of C anywhere, while by rows C is written once, in order.
 FAR_ADDED, C_BYTES = 4.0, COSTS.last_share * LAST_CACHE
-# Where A and B are beyond the second level and C is near, columns take less time whatever they add
-# up to: A and B are read once, in order. In several panels not so on a Zen 4, where 950 random
-# products took 1.2 times as long as by rows.
+# Where A and B are beyond the second level and C is near, columns are taken without an estimate: A
+# and B are read once, in order. In several panels not so on a Zen 4, where 950 random products took
+# 1.2 times as long as by rows.
 ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
 IN_ORDER_IN_PANELS = not is_zen_4()
 # Where C is in Fortran order, of which columns compute all in rows before it is transposed: for a
 # row and a vector; and, besides FAR_ADDED, for an entry and a vector of C beyond the second level.
 TURNED, FAR_TURNED = 2.0, 1.5
-# Where an epilogue follows, which by rows is done in registers: for a row and a vector, as measured
-# on a Zen 4.
+# Where an epilogue follows, which by rows is done in registers: for a row and a vector.
 FINISHED = 1.0
 # Nanoseconds that by rows it takes to convert CSC to CSR: for an entry, for a row, and for the
 # call; and for each entry instead where there are more than MOST_NEAR, as copies of A are on new
@@ -60,12 +60,14 @@ FINISHED = 1.0
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 FAR_CONVERTED_ENTRY, MOST_NEAR = 4.0, L2 // 16
 # Nanoseconds that by rows an entry takes besides for each vector of B beyond the second level, as
-# entries of a row meet rows of B anywhere. Where B is in C order, as measured on a Zen 4, it is
-# more for those that are met beyond the bytes of the last cache that B may have; and in several
-# panels columns take more for each that is met, though each is read once, in order: too few entries
-# are known ahead to hide all of that.
+# entries of a row meet rows of B anywhere.
 FAR_READ = 0.25
-FARTHEST_READ, B_BYTES, FAR_ROW = 1.0, LAST_CACHE // 4, 1.0
+# If B is in C order; in Fortran order its rows are copied first. Nanoseconds that an entry takes by
+# rows, besides FAR_READ, for each vector of B if the rows of B that A meets have more bytes than
+# these of the last cache; and that columns take in several panels, once for each vector of a row
+# that A meets, if such rows leave the second level. A core waits for some of these rows, since it
+# does not know which columns of A have an entry until it is there.
+FARTHEST_READ, B_IN_LAST_CACHE, FAR_ROW = 1.0, LAST_CACHE // 4, 1.0
 # Mostly empty: there are more than so many rows of A, or columns in CSC, for an entry.
 MOSTLY_EMPTY = 2
 # Bytes of C from which on the system makes its pages, and those that stay zeros are never touched;
@@ -108,8 +110,8 @@ def suited_form(
     """
     columns = B.shape[1] if B.ndim == 2 else 1
     is_small = entries * B.size <= SMALL_WORK * shape[1]
-    if is_small and (keeps_order or finishes):
-        is_small = shape[0] * columns <= SMALL_RESULT
+    if is_small and form == "csc" and shape[0] * columns > SMALL_RESULT:
+        is_small = not (finishes or (keeps_order and is_fortran(B)))
     if is_small or entries + B.size <= SMALL:
         return form
     vectors = -(-columns * B.itemsize // BLOCK_BYTES)
@@ -157,21 +159,21 @@ def goes_by_columns(
     are_in_order = not transposed and (is_one_panel or IN_ORDER_IN_PANELS)
     if are_far and are_in_order and bytes_of_C <= L2 // 2:
         return True
-    items, met = vectors * entries, vectors * min(entries, shape[1])
+    reads = vectors * entries  # of a vector of B
+    met = vectors * min(entries, shape[1])  # vectors of B
     by_columns = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
-    far = FAR_READ * _share_beyond(L2, bytes_of_B)
-    if not transposed:
-        far += FARTHEST_READ * _share_beyond(B_BYTES, met * BLOCK_BYTES)
     if not is_one_panel:
         by_columns *= IN_PANELS
-        if not transposed:
-            by_columns += FAR_ROW * met * _share_beyond(L2, met * BLOCK_BYTES)
     if turns_back:
-        by_columns += TURNED * vectors * rows + FAR_TURNED * items * _share_beyond(L2, bytes_of_C)
+        by_columns += TURNED * vectors * rows + FAR_TURNED * reads * _share_beyond(L2, bytes_of_C)
     if finishes:
         by_columns += FINISHED * vectors * rows
-    by_columns += FAR_ADDED * items * _share_beyond(C_BYTES, bytes_of_C)
-    by_rows = CONVERTED_ROW * rows + CONVERSION + far * items
+    by_columns += FAR_ADDED * reads * _share_beyond(C_BYTES, bytes_of_C)
+    by_rows = CONVERTED_ROW * rows + CONVERSION + FAR_READ * reads * _share_beyond(L2, bytes_of_B)
+    if not transposed:
+        by_rows += FARTHEST_READ * reads * _share_beyond(B_IN_LAST_CACHE, met * BLOCK_BYTES)
+        if not is_one_panel:
+            by_columns += FAR_ROW * met * _share_beyond(L2, met * BLOCK_BYTES)
     by_rows += (CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY) * entries
     return by_columns <= by_rows
 

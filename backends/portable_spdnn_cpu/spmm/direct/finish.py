@@ -12,7 +12,6 @@ from portable_spdnn_cpu.jit.jobs import array_at, float_of
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
-    APART,
     BIAS,
     BIAS_STEP,
     COLUMNS,
@@ -37,7 +36,7 @@ def begin_rows(words: Any, dtype: Any) -> None:
     accumulates = words[ACCUMULATES] != 0
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if not words[BIAS_STEP]:
-        begin_span(C, dtype(bias[0]), accumulates)
+        begin_items(C, dtype(bias[0]), accumulates)
     elif columns == 1:
         for row in range(C.size):
             start = dtype(bias[row])
@@ -45,32 +44,22 @@ def begin_rows(words: Any, dtype: Any) -> None:
     else:
         for row in range(words[ROWS]):
             span = C[row * columns : (row + 1) * columns]
-            begin_span(span, dtype(bias[row]), accumulates)
+            begin_items(span, dtype(bias[row]), accumulates)
 
 
 @kernel_part
-def begin_span(span: Array, start: Any, accumulates: bool) -> None:
-    """Let items be a number, plus what they hold where sums are added to that."""
+def begin_items(items: Array, start: Any, accumulates: bool) -> None:
+    """Set items to a number, or add it to what they hold where sums are added to that."""
     if accumulates:
-        for place in range(span.size):
-            span[place] += start
+        for place in range(items.size):
+            items[place] += start
     else:
-        span[:] = start
+        items[:] = start
 
 
 @kernel_part
-def let_finish_apart(words: Any) -> None:
-    """Let a column of sums of A in CSR be finished after them.
-
-    So kernels that know nothing of epilogues serve, too, and take less time.
-    """
-    if words[HAS_EPILOGUE] and words[COLUMNS] == 1 and not words[ACCUMULATES]:
-        words[HAS_EPILOGUE] = APART
-
-
-@kernel_part
-def finish_apart(words: Any, begin: int, end: int, dtype: Any) -> None:
-    """Add the bias to rows begin .. end - 1 of a column of C; apply activation and bounds."""
+def finish_sums(words: Any, begin: int, end: int, dtype: Any) -> None:
+    """Add the bias to rows begin .. end - 1 of C, of one column; apply activation and bounds."""
     span = array_at(words[OUT], words[ROWS], dtype)[begin:end]
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if words[BIAS_STEP]:
@@ -78,30 +67,26 @@ def finish_apart(words: Any, begin: int, end: int, dtype: Any) -> None:
         for row in range(span.size):
             span[row] += dtype(added[row])
     elif bias[0] != 0:
-        begin_span(span, dtype(bias[0]), True)
-    finish_if_any(words, begin, end, dtype)
+        start = dtype(bias[0])
+        for row in range(span.size):
+            span[row] += start
+    finish_rows(words, begin, end, dtype)
 
 
 @kernel_part
 def finish_rows(words: Any, begin: int, end: int, dtype: Any) -> None:
-    """Apply activation and bounds to rows begin .. end - 1 of C, which have their bias."""
+    """Apply activation and bounds, if any, to rows begin .. end - 1 of C, which have their bias."""
+    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
+    if words[ACTIVATION] == NONE and lower == -np.inf and upper == np.inf:
+        return
     # Rows follow each other without a gap.
     row = words[OUT_ROW] // array_at(0, 1, dtype).itemsize
     C = array_at(words[OUT], words[ROWS] * row, dtype)
-    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
     activate_span(C, begin * row, end * row, words[ACTIVATION], lower, upper)
-
-
-@kernel_part
-def finish_if_any(words: Any, begin: int, end: int, dtype: Any) -> None:
-    """Do what `finish_rows` does, if there is an activation or a bound."""
-    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
-    if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
-        finish_rows(words, begin, end, dtype)
 
 
 @kernel_part
 def finish_all_rows(words: Any, dtype: Any) -> None:
     """Apply activation and bounds, if there are any, to C, which has its bias."""
     if words[HAS_EPILOGUE]:
-        finish_if_any(words, 0, words[ROWS], dtype)
+        finish_rows(words, 0, words[ROWS], dtype)

@@ -21,8 +21,10 @@ ACCUMULATES
     Whether sums are added to what C holds, a residual. Where there is no epilogue: whether C holds
     zeros, which the kernel then need not write.
 HAS_EPILOGUE
-    Whether an epilogue follows the sums; BIAS to UPPER have no meaning where none does. APART, the
-    low bit of which is not set, where microkernels need not know of it: see `finish.finish_apart`.
+    Whether microkernels, or passes over C before and after them, do what follows the sums.
+FINISHES_LATER
+    Whether it is done after all sums of a task instead, by `finish.finish_sums`: then HAS_EPILOGUE
+    is 0. BIAS to UPPER have no meaning where both are 0.
 BIAS, BIAS_STEP
     The address of the bias of row 0, a float64, and the bytes to that of the next row.
 ACTIVATION
@@ -41,8 +43,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, ACCUMULATES, HAS_EPILOGUE, BIAS, BIAS_STEP,
-    ACTIVATION, LOWER, UPPER, REFUSED,
-) = range(25)  # fmt: skip
-APART = 2
+    B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, ACCUMULATES, HAS_EPILOGUE, FINISHES_LATER,
+    BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
+) = range(26)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

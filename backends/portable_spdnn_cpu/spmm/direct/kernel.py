@@ -155,8 +155,9 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
 def multiply_by_columns(words: Any, item: Any, index: Any) -> Any:
     """Multiply all columns of CSC by all columns of B, at least two: in panels, or entry by entry.
 
-    Vectors have 32 bytes where a panel has few: rows of C rarely start on cache lines, and a
-    store across two lines is forwarded late, or not at all, to loads of what it wrote.
+    Vectors have 32 bytes where a panel has few, and on a Zen 4 in all: rows of C rarely start on
+    cache lines, and a store across two lines is forwarded late, or not at all, to loads of what it
+    wrote.
     """
     itemsize = array_at(0, 1, item).itemsize
     lanes, k, n = CSC_VECTOR // itemsize, words[K], words[COLUMNS]

@@ -7,7 +7,8 @@ predicts depends on A, on what else it ran since, and on its make: so products a
 A table in each job holds what the last products of a matrix took, by the address of its offsets and
 the number of its entries. Now and then the other kernel is tried. Both give the same C, to the bit
 but for the bits of a NaN: so threads share the table without a lock, and where it is wrong a
-product only takes longer.
+product only takes longer. Where some products of a matrix have an epilogue and others have none,
+the time of the epilogue counts as that of a kernel.
 """
 
 from __future__ import annotations

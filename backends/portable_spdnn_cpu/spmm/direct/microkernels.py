@@ -119,9 +119,9 @@ def multiply_apart(
     return multiply(form, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
 
 
-# Bytes of vectors in CSC where a panel has few; see `kernel.multiply_by_columns`. On a Zen 4 in all
-# panels: two products whose rows of C begin on cache lines take 0.73 and 0.76 of the time so, 15
-# others 0.93 to 1.02.
+# Bytes of vectors in CSC where a panel has few; see `kernel.multiply_by_columns`. On a Zen 4, which
+# stores 64 bytes as two halves, in all panels: two products whose rows of C begin on cache lines
+# take 0.73 and 0.76 of the time so, 15 others 0.93 to 1.02.
 CSC_VECTOR = 32
 # (vectors of a panel, bytes of each): item i is for columns that need i + 1 vectors of BLOCK_BYTES
 # in CSR, the last of them partly filled, and for columns that fill i + 1 of CSC_VECTOR in CSC.

@@ -22,7 +22,6 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
 from portable_spdnn_cpu.spmm.direct import vectors
 from portable_spdnn_cpu.spmm.direct.copies import few_rows_are_met, scratch_bytes
-from portable_spdnn_cpu.spmm.direct.finish import let_finish_apart
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
@@ -33,6 +32,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     COLUMNS,
     COUNTERS,
     ENTRIES,
+    FINISHES_LATER,
     HAS_EPILOGUE,
     INDICES,
     INDPTR,
@@ -171,14 +171,18 @@ def fill_words(
 
 @kernel_part
 def fill_epilogue(
-    words: Any, accumulates: bool, code: int, bias: Array, lower: float, upper: float
+    words: Any, taken: int, accumulates: bool, code: int, bias: Array, lower: float, upper: float
 ) -> None:
     """Let a job finish C, and add to what it holds where it accumulates.
 
-    There is a bias for each row of C, or one for all. `code` is that of an `Activation`.
+    Its other words are there already. There is a bias for each row of C, or one for all. `code` is
+    that of an `Activation`. By rows a single column is finished after its sums, so that kernels
+    serve that do not finish rows, and take less time.
     """
     changes = accumulates or code != NONE or bias.size != 1 or bias[0] != 0
-    words[HAS_EPILOGUE] = changes or lower > -np.inf or upper < np.inf
+    changes = changes or lower > -np.inf or upper < np.inf
+    later = words[COLUMNS] == 1 and taken != BY_COLUMNS and not accumulates
+    words[HAS_EPILOGUE], words[FINISHES_LATER] = changes and not later, changes and later
     words[ACCUMULATES], words[ACTIVATION] = accumulates, code
     words[BIAS], words[BIAS_STEP] = bias.ctypes.data, bias.itemsize if bias.size > 1 else 0
     limits = words[LOWER : UPPER + 1].view(np.float64)
@@ -263,7 +267,7 @@ def run_alone(
     words = words_for_one(taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
-    words[ACCUMULATES], words[HAS_EPILOGUE] = zeroed, 0
+    words[ACCUMULATES], words[HAS_EPILOGUE], words[FINISHES_LATER] = zeroed, 0, 0
     failed = run_share(address, 0, words.ctypes.data)
     return bool(not failed and words[REFUSED] == 0)
 
@@ -277,9 +281,7 @@ def run_alone_with_epilogue(
     words = words_for_one(taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
-    fill_epilogue(words, accumulates, code, bias, lower, upper)
-    if taken != BY_COLUMNS:
-        let_finish_apart(words)
+    fill_epilogue(words, taken, accumulates, code, bias, lower, upper)
     failed = run_share(address, 0, words.ctypes.data)
     return bool(not failed and words[REFUSED] == 0)
 
@@ -294,10 +296,9 @@ def fill_all_words(
     Returns false where `fill_words` does, and for B or C in Fortran order, which takes memory of a
     worker's own.
     """
-    fill_epilogue(words, accumulates, code, bias, lower, upper)
     parts = part_of(indptr), part_of(indices), part_of(values)
     filled = fill_words(words, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out))
-    let_finish_apart(words)
+    fill_epilogue(words, BY_ROWS, accumulates, code, bias, lower, upper)
     return bool(filled and not words[B_FORTRAN] and not words[OUT_FORTRAN])
 
 

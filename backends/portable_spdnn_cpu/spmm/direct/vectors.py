@@ -18,14 +18,14 @@ from portable_spdnn_cpu.spmm.direct.choice import MOSTLY_EMPTY
 from portable_spdnn_cpu.spmm.direct.finish import (
     begin_rows,
     finish_all_rows,
-    finish_apart,
     finish_rows,
+    finish_sums,
 )
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
-    APART,
     COUNTERS,
     ENTRIES,
+    FINISHES_LATER,
     HAS_EPILOGUE,
     INDPTR,
     REFUSED,
@@ -66,8 +66,8 @@ EVEN_FOR_ONE_UNEVEN, SAMPLES, SAMPLE = 8, 16, 32
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
     rows, tasks, has_epilogue = words[ROWS], words[TASKS], words[HAS_EPILOGUE]
-    in_rows = has_epilogue and has_epilogue != APART  # which one form alone does
-    is_first = worker == 0 and not in_rows
+    # Rows that are finished one by one have one form alone.
+    is_first = worker == 0 and not has_epilogue
     slot = slot_of(words[INDPTR], words[ENTRIES], is_first)
     if is_first and begins_trial(slot):
         note_lengths(slot, words, rows, 0, index_dtype)
@@ -80,8 +80,8 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if not multiply_rows(words, begin, end, form == BY_BRANCHES, runs, dtype, index_dtype):
             words[REFUSED] = 1
             break
-        if has_epilogue == APART:
-            finish_apart(words, begin, end, dtype)
+        if words[FINISHES_LATER]:
+            finish_sums(words, begin, end, dtype)
         elif has_epilogue and words[ACTIVATION] != NONE:
             finish_rows(words, begin, end, dtype)
     if is_first and not words[REFUSED]:
@@ -109,7 +109,7 @@ def multiply_rows(
     `by_branches` is whether there is one where each row ends, `runs` whether to look for runs of
     rows that have as many entries each.
     """
-    if words[HAS_EPILOGUE] and words[HAS_EPILOGUE] != APART:
+    if words[HAS_EPILOGUE]:
         return multiply_apart(CSR, words, begin, end, dtype, index_dtype)
     indptr = array_at(words[INDPTR], end + 1, index_dtype)
     entries, rows = indptr[end] - indptr[begin], end - begin

@@ -27,10 +27,12 @@ from portable_spdnn_cpu.spmm.stream.microkernels import RowsEmitter
 # Bytes that B spans, gaps between its rows included, beyond which what panels take of its rows is
 # prefetched: some lines, each time on another page, which hardware does not foresee. With a last
 # cache of 32 MiB that others use as well, products of B of 7 to 17 MB took 0.71 to 1.03 of the time
-# so on a Zen 3, and of 1 to 4 MB 0.9 to 1.1; on a Zen 4 of 3 to 17 MB 0.81 to 1.07. On other
-# processors it was not measured, and is left to what the last cache does not hold.
-_IS_MEASURED = is_zen_4() or (is_zen() and VECTOR_BYTES < 64)
-FAR_B_BYTES = 3 * MIB if _IS_MEASURED else LAST_CACHE
+# so on a Zen 3, and of 1 to 4 MB 0.9 to 1.1; on a Zen 4 of 3 to 17 MB 0.81 to 1.07. AMD's others
+# without AVX-512 are taken to be alike; elsewhere B is prefetched that the last cache cannot hold.
+if is_zen_4():
+    FAR_B_BYTES = 3 * MIB
+else:
+    FAR_B_BYTES = 4 * MIB if is_zen() and VECTOR_BYTES < 64 else LAST_CACHE
 # Lines that are asked for ahead: copies by themselves, of panels of 3, 6 and 12 lines, were the
 # fastest with 48 on that Zen 3, or within a twentieth of it.
 AHEAD_LINES = 48

@@ -27,7 +27,7 @@ def _caches_of_2_and_8_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "L2", 1 << 21)
     monkeypatch.setattr(choice, "MOST_NEAR", 1 << 17)
     monkeypatch.setattr(choice, "C_BYTES", 1 << 23)
-    monkeypatch.setattr(choice, "B_BYTES", 1 << 22)
+    monkeypatch.setattr(choice, "B_IN_LAST_CACHE", 1 << 22)
     monkeypatch.setattr(choice, "CSC_BYTES", 256)
     monkeypatch.setattr(choice, "IN_ORDER_IN_PANELS", True)
 
@@ -69,8 +69,11 @@ def test_the_one_of_b_and_c_that_is_far_is_passed_through_in_order() -> None:
     # In Fortran order, too, whose rows are copied.
     assert suited_form("csc", (6000, 20_000), 60_000, operand(80, 20_000).T) == "csc"
     assert suited_form("csc", (6000, 8000), 60_000, operand(80, 8000).T) == "csr"
-    # By rows as well if entries meet most of its rows once.
-    assert suited_form("csc", (6000, 30_000), 30_000, operand(30_000, 80)) == "csr"
+
+
+def test_b_that_is_far_is_read_by_rows_where_few_of_its_rows_are_read_twice() -> None:
+    for entries, form in ((30_000, "csr"), (80_000, "csc")):
+        assert suited_form("csc", (6000, 30_000), entries, operand(30_000, 80)) == form
 
 
 def test_b_that_is_far_goes_by_columns_in_one_panel_on_a_zen_4(
@@ -115,12 +118,11 @@ def test_csc_is_converted_where_all_of_c_would_be_finished_at_the_end() -> None:
 
 
 def test_little_work_is_weighed_where_a_large_c_is_finished_or_transposed() -> None:
-    # So few entries that B would not be looked at.
-    few = np.empty((300, 50), np.float32).T
+    transposed = np.empty((300, 50), np.float32).T
     for rows, form in ((8000 // 300, "csc"), (1 + 8000 // 300, "csr")):
         assert suited_form("csc", (rows, 50), 20, operand(50, 300), finishes=True) == form
-        assert suited_form("csc", (rows, 50), 20, few, keeps_order=True) == form
-        assert suited_form("csc", (rows, 50), 20, operand(50, 300)) == "csc"
+        assert suited_form("csc", (rows, 50), 20, transposed, keeps_order=True) == form
+        assert suited_form("csc", (rows, 50), 20, operand(50, 300), keeps_order=True) == "csc"
 
 
 def test_much_work_goes_another_way() -> None:

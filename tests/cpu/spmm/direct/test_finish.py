@@ -170,11 +170,11 @@ def test_rows_of_b_from_beyond_the_cache(columns: int, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "lengths", [[3] * 400, [0, 0, 0, 1] * 100, [0, 9, 1, 2, 40] * 80, [6, 7] * 200]
+    "lengths", [[3] * 400, [30] * 90, [0, 0, 0, 1] * 100, [0, 9, 1, 2, 40] * 80, [6, 7] * 200]
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_column_is_finished_whatever_kernel_sums_it(lengths: list[int], dtype: Any) -> None:
-    """Of rows that are equal, mostly empty, uneven or even: each has a kernel of its own."""
+    """Rows that are equal and short, or long, mostly empty or uneven have kernels of their own."""
     rng = np.random.default_rng(len(lengths))
     indptr = np.cumsum([0, *lengths], dtype=np.int32)
     indices = rng.integers(0, 50, indptr[-1]).astype(np.int32)
@@ -183,10 +183,13 @@ def test_a_column_is_finished_whatever_kernel_sums_it(lengths: list[int], dtype:
     x, bias = rng.uniform(-1, 1, 50).astype(dtype), rng.uniform(-1, 1, len(lengths))
     residual = rng.uniform(-1, 1, len(lengths)).astype(dtype)
     close = 1e-5 if dtype == np.float32 else 1e-12
-    for epilogue in (ps.Epilogue(bias), ps.Epilogue(0.5, "relu"), ps.Epilogue(bias, "tanh", -0.3)):
+    for epilogue in (
+        ps.Epilogue(bias), ps.Epilogue(0.5, "relu"), ps.Epilogue(bias, "tanh", -0.3),
+        ps.Epilogue(None, "relu"), ps.Epilogue(0.0, upper=0.2),
+    ):  # fmt: skip
         for added in (None, residual):
             expected = ps.get_backend("scipy").spmm(A, x, epilogue, added)
             for pool in POOLS:
-                for _ in range(10):  # of which the first ones are trials of two kernels
+                for _ in range(20):  # of one kernel, and then of the other
                     found = multiply(pool, "csr", A, x, epilogue, added)
                     np.testing.assert_allclose(found, expected, rtol=close, atol=close)

@@ -128,7 +128,7 @@ class AttentionOperations:
         Returns
         -------
         sparse, canonical, with the pattern of S
-            float64 where S is, else float32; a list where S is one.
+            float64 where S is, or has integers of 64 bits, else float32; a list where S is one.
 
         Raises
         ------

@@ -84,7 +84,7 @@ class DotBlocks(Dots):
                 with builder.if_then(self.finishes), self.loop(begin, end) as row:
                     [total] = self.load_row(self.add(sums, self.times(row, self.itemsize)))
                     target = self.row_of(self.out, row, OUT_ROW)
-                    self.store(self._finished(row, [total], target)[0], target)
+                    self.store(self._finished(row, [total])[0], target)
             with one_by_one:
                 super().multiply_all(begin, end)
 

@@ -16,6 +16,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     BIAS_STEP,
     COLUMNS,
     HAS_EPILOGUE,
+    HELD,
     LOWER,
     OUT,
     OUT_ROW,
@@ -59,7 +60,7 @@ def begin_items(items: Array, start: Any, accumulates: bool) -> None:
 
 @kernel_part
 def finish_sums(words: Any, begin: int, end: int, dtype: Any) -> None:
-    """Add the bias to rows begin .. end - 1 of C, of one column; apply activation and bounds."""
+    """Add bias and residual to rows begin .. end - 1 of C, of one column, and finish them."""
     span = array_at(words[OUT], words[ROWS], dtype)[begin:end]
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if words[BIAS_STEP]:
@@ -70,6 +71,10 @@ def finish_sums(words: Any, begin: int, end: int, dtype: Any) -> None:
         start = dtype(bias[0])
         for row in range(span.size):
             span[row] += start
+    if words[ACCUMULATES]:
+        residual = array_at(words[HELD], words[ROWS], dtype)[begin:end]
+        for row in range(span.size):
+            span[row] += residual[row]
     finish_rows(words, begin, end, dtype)
 
 

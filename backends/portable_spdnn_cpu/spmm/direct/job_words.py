@@ -18,8 +18,11 @@ OUT_BYTES
 SCRATCH
     The address of memory, `copies.scratch_bytes` of it, for one worker.
 ACCUMULATES
-    Whether sums are added to what C holds, a residual. Where there is no epilogue: whether C holds
-    zeros, which the kernel then need not write.
+    Whether sums are added to a residual. Where there is no epilogue: whether C holds zeros, which
+    the kernel then need not write.
+HELD
+    The address of the residual, which lies as C does: C itself, or, by rows, another array, so that
+    no load of a row waits for a masked store of the row before. No meaning where there is none.
 HAS_EPILOGUE
     Whether microkernels, or passes over C before and after them, do what follows the sums.
 FINISHES_LATER
@@ -43,7 +46,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, ACCUMULATES, HAS_EPILOGUE, FINISHES_LATER,
+    B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, ACCUMULATES, HELD, HAS_EPILOGUE, FINISHES_LATER,
     BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
-) = range(26)  # fmt: skip
+) = range(27)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

@@ -30,6 +30,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     COLUMNS,
     COUNTERS,
     ENTRIES,
+    HELD,
     INDICES,
     INDPTR,
     OUT,
@@ -81,19 +82,21 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any) -> None:
     """Compute C in Fortran order, by one worker: some rows at a time are written at an address."""
     itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
-    out, apart = words[OUT], words[OUT_ROW] // itemsize
-    row = n * itemsize
-    words[OUT_ROW], together = row, rows_together(row_bytes(n, itemsize))
+    out, apart, whole = words[OUT], words[OUT_ROW] // itemsize, row_bytes(n, itemsize)
+    # Else a masked store of a row would hold up the load of the residual of the next.
+    row = whole if words[ACCUMULATES] else n * itemsize
+    words[OUT_ROW], together, width = row, rows_together(whole), row // itemsize
     for begin in range(0, rows, together):
         end = min(begin + together, rows)
         words[OUT] = address - begin * row  # row `begin` is the first in memory
         if words[ACCUMULATES]:
-            load_columns(out, apart, address, n, n, begin, end, n, dtype)
+            words[HELD] = words[OUT]
+            load_columns(out, apart, address, width, width, begin, end, n, dtype)
         if not multiply_and_finish(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1
             return
         store_columns(
-            out, apart, words[OUT], n, begin, end, n, n * apart * itemsize, dtype
+            out, apart, words[OUT], width, begin, end, n, n * apart * itemsize, dtype
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.jobs import in_order
+from portable_spdnn_cpu.jit.jobs import address_of, in_order
 from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import copied_if_reused
@@ -63,16 +63,18 @@ class DirectProduct:
         alone = threads == 1 and not (is_one_of_many and in_rows and self._taken == BY_ROWS)
         if alone and self._is_bare and not accumulates:
             return bool(entry_points.run_alone(address, *self._parts, B, out, self._taken, False))
+        held = 0
         if accumulates:
             out[...] = residual
+            held = address_of(out)
         if not alone:
             workers = pool if threads > 1 else ALONE
             done = entry_points.run_shared(
-                workers, job, self._parts, B, out, accumulates, self._finish, written
+                workers, job, self._parts, B, out, held, self._finish, written
             )
             return bool(done)
         done = entry_points.run_alone_with_epilogue(
-            address, *self._parts, B, out, self._taken, accumulates, *self._finish
+            address, *self._parts, B, out, self._taken, held, *self._finish
         )
         return bool(done)
 

@@ -13,6 +13,7 @@ from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn.sparse_arrays import LARGEST
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array, read_only
+from portable_spdnn_cpu.jit.jobs import address_of, in_order
 from portable_spdnn_cpu.layout.canonical import (
     INDEX_TYPES,
     VALUE_TYPES,
@@ -280,7 +281,7 @@ def multiply(
     order: Literal["C", "F"] = "F" if is_fortran and keeps_order else "C"
     if columns > 1 and not by_columns and not is_fortran:
         B = copied_if_reused(B, indices.size)
-    zeroed = False
+    zeroed, held = False, 0
     if residual is None:
         # Columns are added to zeros: pages of them often come from the system. Of few rows with
         # entries the others are left as zeros; a single column is written whole in CSR.
@@ -291,8 +292,12 @@ def multiply(
         # non-temporal stores gain nothing.
         new = zeros if zeroed else empty
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
-    else:
+    elif by_columns or order == "F":
         out = np.array(residual, order=order)
+        held = address_of(out)
+    else:
+        residual, out = in_order(residual), empty(residual.shape, values.dtype)
+        held = address_of(residual)
     job = entry_points.jobs[taken][columns == 1]
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if (
@@ -305,9 +310,9 @@ def multiply(
         if finish is None and residual is None:
             done = entry_points.run_alone(job.address, *parts, B, out, taken, zeroed)
         else:
-            added, finish = residual is not None, finish or NO_EPILOGUE
+            finish = finish or NO_EPILOGUE
             done = entry_points.run_alone_with_epilogue(
-                job.address, *parts, B, out, taken, added, *finish
+                job.address, *parts, B, out, taken, held, *finish
             )
         return out if done else None
     if converts:
@@ -315,6 +320,5 @@ def multiply(
         if converted is None:
             return None
         parts = converted
-    added, finish = residual is not None, finish or NO_EPILOGUE
-    done = entry_points.run_shared(pool, job, parts, B, out, added, finish)
+    done = entry_points.run_shared(pool, job, parts, B, out, held, finish or NO_EPILOGUE)
     return out if done else None

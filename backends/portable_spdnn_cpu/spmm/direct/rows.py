@@ -108,7 +108,7 @@ class Rows(SparseMicrokernel):
         """Emit a row of C."""
         builder, target = self.builder, self.row_of(self.out, number, OUT_ROW)
         if self.vectors < LEAST_VECTORS:
-            *whole, last = self._finished(number, self.sums(first, stop), target)
+            *whole, last = self._finished(number, self.sums(first, stop))
             if self.vectors:
                 self._store_row(whole, last, target)
             else:
@@ -119,7 +119,7 @@ class Rows(SparseMicrokernel):
                 later = self.row_of(self.out, self.add(number, ROWS_AHEAD), OUT_ROW)
                 for place in range(self.vectors):
                     self.prefetch(self.add(later, place * BLOCK_BYTES), written=True)
-        *whole, last = self._finished(number, self.sums(first, stop), target)
+        *whole, last = self._finished(number, self.sums(first, stop))
         if self.passes_caches:  # without a mask: `fill_places` refuses a C with gaps between rows
             for place, total in enumerate([*whole, last]):
                 self.store_nontemporal(total, self.add(target, place * BLOCK_BYTES))
@@ -135,8 +135,8 @@ class Rows(SparseMicrokernel):
                 self.store_some(total, target, self.first_mask)
         self.store_first(last, self.add(target, self.last), self.left)
 
-    def _finished(self, row: Value, sums: list[Value], target: Value) -> list[Value]:
-        """Return sums plus bias, plus what C holds, within bounds, where the job has these.
+    def _finished(self, row: Value, sums: list[Value]) -> list[Value]:
+        """Return sums plus bias, plus residual, within bounds, where the job has these.
 
         NaN is kept.
         """
@@ -149,9 +149,10 @@ class Rows(SparseMicrokernel):
             for slot in slots:
                 builder.store(self.plus(builder.load(slot), bias), slot)
             with builder.if_then(self.accumulates):
-                held = self.load_row(target, self.mask if self.vectors else None)
+                residual = self.row_of(self.held, row, OUT_ROW)
+                held = self.load_row(residual, self.mask if self.vectors else None)
                 if self.first_mask is not None:
-                    held[0] = self.load_some(kind, target, self.first_mask)
+                    held[0] = self.load_some(kind, residual, self.first_mask)
                 for slot, before in zip(slots, held, strict=True):
                     builder.store(self.plus(builder.load(slot), before), slot)
             # Bounds follow an activation, which `finish_rows` applies.

@@ -17,6 +17,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     BIAS,
     BIAS_STEP,
     HAS_EPILOGUE,
+    HELD,
     INDICES,
     INDPTR,
     OUT,
@@ -77,7 +78,7 @@ class SparseMicrokernel(Emitter):
         builder, words = self.builder, self.words
         self.refuse, last = (builder.append_basic_block(name) for name in ("refuse", "last"))
         self.column, shift = column, self.times(column, self.itemsize)
-        self.B, self.out = self.add(words[B], shift), self.add(words[OUT], shift)
+        self.B, self.out, self.held = (self.add(words[at], shift) for at in (B, OUT, HELD))
         self.place_last_vector(columns)
         self.accumulates, self.finishes = (
             builder.trunc(words[at], BIT) for at in (ACCUMULATES, HAS_EPILOGUE)

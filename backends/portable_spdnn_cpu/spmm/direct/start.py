@@ -34,6 +34,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ENTRIES,
     FINISHES_LATER,
     HAS_EPILOGUE,
+    HELD,
     INDICES,
     INDPTR,
     LOWER,
@@ -60,7 +61,7 @@ BY_ROWS, BY_COLUMNS, CONVERTED = range(3)
 TAKEN = {"csr": BY_ROWS, "csc": BY_COLUMNS}  # by its form, as it is
 # Of what `fill_epilogue` takes after the words.
 EPILOGUE_TYPES = (
-    types.boolean, types.int64, types.Array(types.float64, 1, "C", True), types.float64,
+    types.int64, types.int64, types.Array(types.float64, 1, "C", True), types.float64,
     types.float64,
 )  # fmt: skip
 TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
@@ -171,19 +172,20 @@ def fill_words(
 
 @kernel_part
 def fill_epilogue(
-    words: Any, taken: int, accumulates: bool, code: int, bias: Array, lower: float, upper: float
+    words: Any, taken: int, held: int, code: int, bias: Array, lower: float, upper: float
 ) -> None:
-    """Let a job finish C, and add to what it holds where it accumulates.
+    """Let a job finish C, and add a residual that `held` is the address of, unless that is 0.
 
     Its other words are there already. There is a bias for each row of C, or one for all. `code` is
-    that of an `Activation`. By rows a single column is finished after its sums, so that kernels
-    serve that do not finish rows, and take less time.
+    that of an `Activation`. By rows a single column is finished after its sums, unless it holds the
+    residual itself, so that kernels serve that do not finish rows, and take less time.
     """
+    accumulates = held != 0
     changes = accumulates or code != NONE or bias.size != 1 or bias[0] != 0
     changes = changes or lower > -np.inf or upper < np.inf
-    later = words[COLUMNS] == 1 and taken != BY_COLUMNS and not accumulates
+    later = words[COLUMNS] == 1 and taken != BY_COLUMNS and held != words[OUT]
     words[HAS_EPILOGUE], words[FINISHES_LATER] = changes and not later, changes and later
-    words[ACCUMULATES], words[ACTIVATION] = accumulates, code
+    words[ACCUMULATES], words[HELD], words[ACTIVATION] = accumulates, held, code
     words[BIAS], words[BIAS_STEP] = bias.ctypes.data, bias.itemsize if bias.size > 1 else 0
     limits = words[LOWER : UPPER + 1].view(np.float64)
     limits[0], limits[1] = lower, upper
@@ -275,13 +277,13 @@ def run_alone(
 @kernel
 def run_alone_with_epilogue(
     address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
-    accumulates: bool, code: int, bias: Array, lower: float, upper: float,
+    held: int, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
     """Do what `run_alone` does; what `fill_epilogue` takes stands in place of `zeroed`."""
     words = words_for_one(taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
-    fill_epilogue(words, taken, accumulates, code, bias, lower, upper)
+    fill_epilogue(words, taken, held, code, bias, lower, upper)
     failed = run_share(address, 0, words.ctypes.data)
     return bool(not failed and words[REFUSED] == 0)
 
@@ -289,7 +291,7 @@ def run_alone_with_epilogue(
 @kernel
 def fill_all_words(
     words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
-    out: Array, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
+    out: Array, held: int, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
     """Fill the words of a job for any number of workers, with A in CSR, and B and C in C order.
 
@@ -298,7 +300,7 @@ def fill_all_words(
     """
     parts = part_of(indptr), part_of(indices), part_of(values)
     filled = fill_words(words, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out))
-    fill_epilogue(words, BY_ROWS, accumulates, code, bias, lower, upper)
+    fill_epilogue(words, BY_ROWS, held, code, bias, lower, upper)
     return bool(filled and not words[B_FORTRAN] and not words[OUT_FORTRAN])
 
 
@@ -350,7 +352,7 @@ class EntryPoints:
         parts: tuple[Array, ...],
         B: Array,
         out: Array,
-        accumulates: bool,
+        held: int,
         finish: tuple[int, Array, float, float],
         written: int = 0,
     ) -> bool:
@@ -360,7 +362,7 @@ class EntryPoints:
         for invalid indices.
         """
         words = np.empty(COUNTERS + pool.threads, np.int64)
-        if not self.fill_all_words(words, pool.threads, *parts, B, out, accumulates, *finish):
+        if not self.fill_all_words(words, pool.threads, *parts, B, out, held, *finish):
             return False
         words[OUT_BYTES] = max(words[OUT_BYTES], written)
         pool.run_job(job, words)

@@ -87,6 +87,8 @@ def softmax_rows(counter: Array, indptr: Array, values: Array, longest: int, out
             given = values[indptr[row] : indptr[row + 1]]
             result = out[indptr[row] : indptr[row + 1]]
             count = given.size
+            if count == 0:
+                continue
             buffer[:count] = given
             most = largest(buffer, 0, count)
             if most == -np.inf:

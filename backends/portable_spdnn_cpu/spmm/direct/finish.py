@@ -34,6 +34,8 @@ def begin_rows(words: Any, dtype: Any) -> None:
         if not words[ACCUMULATES]:
             C[:] = 0
         return
+    if words[ROWS] == 0:
+        return  # there may be no bias
     accumulates = words[ACCUMULATES] != 0
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if not words[BIAS_STEP]:
@@ -61,6 +63,8 @@ def begin_items(items: Array, start: Any, accumulates: bool) -> None:
 @kernel_part
 def finish_sums(words: Any, begin: int, end: int, dtype: Any) -> None:
     """Add bias and residual to rows begin .. end - 1 of C, of one column, and finish them."""
+    if begin == end:
+        return  # there may be no bias
     span = array_at(words[OUT], words[ROWS], dtype)[begin:end]
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if words[BIAS_STEP]:

@@ -74,6 +74,9 @@ def test_the_one_of_b_and_c_that_is_far_is_passed_through_in_order() -> None:
 def test_b_that_is_far_is_read_by_rows_where_few_of_its_rows_are_read_twice() -> None:
     for entries, form in ((30_000, "csr"), (80_000, "csc")):
         assert suited_form("csc", (6000, 30_000), entries, operand(30_000, 80)) == form
+    # Rows that no entry meets are not counted: of 40,000 the 15,000 entries leave most.
+    case = "csc", (9000, 40_000), 15_000, operand(40_000, 64)
+    assert suited_form(*case, finishes=True) == "csr"
 
 
 def test_b_that_is_far_goes_by_columns_in_one_panel_on_a_zen_4(

@@ -185,7 +185,8 @@ def test_a_column_is_finished_whatever_kernel_sums_it(lengths: list[int], dtype:
     close = 1e-5 if dtype == np.float32 else 1e-12
     for epilogue in (
         ps.Epilogue(bias), ps.Epilogue(0.5, "relu"), ps.Epilogue(bias, "tanh", -0.3),
-        ps.Epilogue(None, "relu"), ps.Epilogue(0.0, upper=0.2),
+        ps.Epilogue(None, "relu"), ps.Epilogue(0.0, upper=0.2), ps.Epilogue(-0.25),
+        ps.Epilogue(np.nan, "relu"),
     ):  # fmt: skip
         for added in (None, residual):
             expected = ps.get_backend("scipy").spmm(A, x, epilogue, added)

@@ -84,11 +84,10 @@ def softmax_rows(counter: Array, indptr: Array, values: Array, longest: int, out
         if first >= rows:
             break
         for row in range(first, min(first + QUERIES_EACH, rows)):
-            given = values[indptr[row] : indptr[row + 1]]
-            result = out[indptr[row] : indptr[row + 1]]
-            count = given.size
-            if count == 0:
+            begin, end = indptr[row], indptr[row + 1]
+            if begin == end:
                 continue
+            given, result, count = values[begin:end], out[begin:end], end - begin
             buffer[:count] = given
             most = largest(buffer, 0, count)
             if most == -np.inf:

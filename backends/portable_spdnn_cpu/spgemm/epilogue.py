@@ -83,26 +83,21 @@ def apply_epilogue(row: int, sink: RowSink, start: int, end: int) -> int:
     if activated:  # in a loop of its own: the calls would slow down the one below
         for k in range(np.uint64(start), np.uint64(end)):  # unsigned, as in `numeric`
             values[k] = activate(values[k] + bias[np.uint64(columns[k])], activation)
-    kept = start
+    # Without branches, which would depend on the signs of sums: all entries are written, and the
+    # next one writes over what is 0.
+    kept = np.uint64(start)
     for k in range(np.uint64(start), np.uint64(end)):
-        column = np.uint64(columns[k])
-        value = values[k] if activated else values[k] + bias[column]
+        column = columns[k]
+        value = values[k] if activated else values[k] + bias[np.uint64(column)]
         # Comparisons are false for NaN, which therefore stays.
-        if value <= lower:
-            if lower == 0:
-                continue  # what most entries meet, at once
-            value = lower
-        if value > upper:
-            value = upper
-        if value == 0:
-            continue
-        columns[np.uint64(kept)] = column
-        values[np.uint64(kept)] = value
-        kept += 1
+        value = lower if value <= lower else value
+        value = upper if value > upper else value
+        columns[kept], values[kept] = column, value
+        kept += np.uint64(value != 0)
     sink.owners[row] = sink.thread
     sink.starts[row] = start
-    sink.counts[row] = kept - start
-    return kept
+    sink.counts[row] = np.int64(kept) - start
+    return start + int(sink.counts[row])
 
 
 @kernel
@@ -112,7 +107,7 @@ def gather_rows(sink: RowSink, C_indptr: Array, C_indices: Array, C_data: Array)
     # By the thread that wrote them: they may still be in its caches. Bound: memory.
     for row in range(sink.owners.size):
         if sink.owners[row] == sink.thread:
-            source, place = sink.starts[row], C_indptr[row]
-            for k in range(C_indptr[row + 1] - place):
+            source, place = np.uint64(sink.starts[row]), np.uint64(C_indptr[row])
+            for k in range(np.uint64(sink.counts[row])):
                 C_indices[place + k] = columns[source + k]
                 C_data[place + k] = values[source + k]

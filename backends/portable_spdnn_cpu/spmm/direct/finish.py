@@ -39,25 +39,31 @@ def begin_rows(words: Any, dtype: Any) -> None:
     accumulates = words[ACCUMULATES] != 0
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if not words[BIAS_STEP]:
-        begin_items(C, dtype(bias[0]), accumulates)
+        set_or_add_one(C, dtype(bias[0]), accumulates)
     elif columns == 1:
-        for row in range(C.size):
-            start = dtype(bias[row])
-            C[row] = C[row] + start if accumulates else start
+        set_or_add_each(C, bias, accumulates, dtype)
     else:
         for row in range(words[ROWS]):
             span = C[row * columns : (row + 1) * columns]
-            begin_items(span, dtype(bias[row]), accumulates)
+            set_or_add_one(span, dtype(bias[row]), accumulates)
 
 
 @kernel_part
-def begin_items(items: Array, start: Any, accumulates: bool) -> None:
-    """Set items to a number, or add it to what they hold where sums are added to that."""
-    if accumulates:
+def set_or_add_one(items: Array, number: Any, adds: bool) -> None:
+    """Set all items to a number, or add it to them."""
+    if adds:
         for place in range(items.size):
-            items[place] += start
+            items[place] += number
     else:
-        items[:] = start
+        items[:] = number
+
+
+@kernel_part
+def set_or_add_each(items: Array, numbers: Array, adds: bool, dtype: Any) -> None:
+    """Set each item to a number of its own, or add that to it."""
+    for place in range(items.size):
+        number = dtype(numbers[place])
+        items[place] = items[place] + number if adds else number
 
 
 @kernel_part
@@ -68,17 +74,12 @@ def finish_sums(words: Any, begin: int, end: int, dtype: Any) -> None:
     span = array_at(words[OUT], words[ROWS], dtype)[begin:end]
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if words[BIAS_STEP]:
-        added = bias[begin:end]
-        for row in range(span.size):
-            span[row] += dtype(added[row])
+        set_or_add_each(span, bias[begin:end], True, dtype)
     elif bias[0] != 0:
-        start = dtype(bias[0])
-        for row in range(span.size):
-            span[row] += start
+        set_or_add_one(span, dtype(bias[0]), True)
     if words[ACCUMULATES]:
-        residual = array_at(words[HELD], words[ROWS], dtype)[begin:end]
-        for row in range(span.size):
-            span[row] += residual[row]
+        residual = array_at(words[HELD], words[ROWS], dtype)
+        set_or_add_each(span, residual[begin:end], True, dtype)
     finish_rows(words, begin, end, dtype)
 
 

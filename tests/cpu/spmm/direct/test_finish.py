@@ -191,6 +191,6 @@ def test_a_column_is_finished_whatever_kernel_sums_it(lengths: list[int], dtype:
         for added in (None, residual):
             expected = ps.get_backend("scipy").spmm(A, x, epilogue, added)
             for pool in POOLS:
-                for _ in range(20):  # of one kernel, and then of the other
+                for _ in range(20):  # from the ninth call on the other kernel is tried
                     found = multiply(pool, "csr", A, x, epilogue, added)
                     np.testing.assert_allclose(found, expected, rtol=close, atol=close)

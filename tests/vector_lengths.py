@@ -14,6 +14,7 @@ FEATURES = binding.get_host_cpu_features()
 needs_avx512 = pytest.mark.skipif(
     not FEATURES.get("avx512f"), reason="this processor has no AVX-512"
 )
+needs_avx2 = pytest.mark.skipif(not FEATURES.get("avx2"), reason="this processor has no AVX2")
 needs_sse2 = pytest.mark.skipif(not FEATURES.get("sse2"), reason="this is no x86 processor")
 
 

@@ -84,9 +84,11 @@ def pairs(vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
 def last_is_halved(row_bytes: int, vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
     """Whether of the last of so many vectors only the first half is computed.
 
-    A row has no byte in the other half then, and the processor takes half of the time for a half.
+    A row has no byte in the other half then, and half a vector takes half of the time: it is one
+    register of two, or two of four, or the processor computes halves one after the other.
     """
-    return is_zen_4() and 0 < 2 * row_bytes <= (2 * vectors - 1) * vector_bytes
+    takes_half = vector_bytes > VECTOR_BYTES or is_zen_4()
+    return takes_half and 0 < 2 * row_bytes <= (2 * vectors - 1) * vector_bytes
 
 
 class RowsEmitter:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noted_keys import noted_keys
 from offsets import at_offset
-from vector_lengths import needs_avx512, needs_sse2, output_with_vectors
+from vector_lengths import needs_avx2, needs_avx512, needs_sse2, output_with_vectors
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
@@ -450,13 +450,21 @@ def test_code_without_avx(tmp_path: Path) -> None:
     assert output_of_products(16, tmp_path) == "False 3 2 1 1"
 
 
+# What is printed: whether half of a vector is computed, registers, and whether that takes fewer.
 @needs_avx512
 def test_code_for_a_zen_4_computes_half_of_a_vector(tmp_path: Path) -> None:
     script = Path(__file__).with_name("halved_kernel.py")
-    assert output_with_vectors(64, script, tmp_path, wide="znver4") == ["True", "ymm", "zmm"]
+    found = output_with_vectors(64, script, tmp_path, wide="znver4")
+    assert found == ["True", "ymm", "zmm", "False"]
     (tmp_path / "other").mkdir()
     found = output_with_vectors(64, script, tmp_path / "other", wide="znver5")
-    assert found == ["False", "zmm"]
+    assert found == ["False", "zmm", "False"]
+
+
+@needs_avx2
+def test_code_for_avx2_computes_one_of_two_registers(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("halved_kernel.py")
+    assert output_with_vectors(32, script, tmp_path) == ["True", "ymm", "True"]
 
 
 @needs_avx512

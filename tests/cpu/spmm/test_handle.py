@@ -247,13 +247,13 @@ def test_panels_too_wide_for_pairs_cost_more(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("columns", "itemsize"), [(33, 4), (40, 4), (41, 4), (20, 8), (21, 8)])
-def test_half_of_a_vector_costs_half_where_a_processor_computes_by_halves(
+def test_half_of_a_vector_costs_half_where_it_takes_half(
     columns: int, itemsize: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, seconds, far = size(columns=columns, itemsize=itemsize, threads=1), [], []
     far_panel = dataclasses.replace(given, inner=1 << 13)
     for halves in (False, True):
-        monkeypatch.setattr(microkernels, "is_zen_4", lambda halves=halves: halves)
+        monkeypatch.setattr(microkernels, "takes_half", lambda _, halves=halves: halves)
         seconds.append(stream_seconds(given, StreamVariant(3, 128)))
         seconds.append(stream_seconds(given, StreamVariant(3, 128), prepared=False))
         far.append(stream_seconds(far_panel, StreamVariant(3, 1 << 13)))

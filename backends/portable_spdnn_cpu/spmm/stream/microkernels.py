@@ -81,14 +81,20 @@ def pairs(vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
     return chains(vectors, vector_bytes) > 1
 
 
+def takes_half(vector_bytes: int) -> bool:
+    """Whether half a vector takes half of the time.
+
+    It is one register of two, or two of four, or the processor computes halves one after the other.
+    """
+    return vector_bytes > VECTOR_BYTES or is_zen_4()
+
+
 def last_is_halved(row_bytes: int, vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
     """Whether of the last of so many vectors only the first half is computed.
 
-    A row has no byte in the other half then, and half a vector takes half of the time: it is one
-    register of two, or two of four, or the processor computes halves one after the other.
+    A row has no byte in the other half then.
     """
-    takes_half = vector_bytes > VECTOR_BYTES or is_zen_4()
-    return takes_half and 0 < 2 * row_bytes <= (2 * vectors - 1) * vector_bytes
+    return takes_half(vector_bytes) and 0 < 2 * row_bytes <= (2 * vectors - 1) * vector_bytes
 
 
 class RowsEmitter:

@@ -135,7 +135,7 @@ def test_aligned_operands_are_read_in_place(dtype: Any, pack: bool) -> None:
 def test_panels_that_begin_before_the_first_column(
     variant: StreamVariant, dtype: Any, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)  # whose last vectors may be halved
+    monkeypatch.setattr(microkernels, "takes_half", lambda _: True)  # last vectors may be halved
     item, rng = np.dtype(dtype).itemsize, np.random.default_rng(11)
     A, bias = matrix(11, (19, 53), 0.2, dtype), np.linspace(-1, 1, 19).astype(dtype)
     epilogue = Epilogue(bias, activation, -0.5).prepared("spmm", 19, np.dtype(dtype))
@@ -365,7 +365,7 @@ def test_half_of_the_last_vector_is_computed_where_that_suffices(
     dtype: Any, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = noted_keys(monkeypatch, kernel, "PANEL_KERNELS")
-    monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)
+    monkeypatch.setattr(microkernels, "takes_half", lambda _: True)
     rng, lanes = np.random.default_rng(7), BLOCK_BYTES // np.dtype(dtype).itemsize
     A, bias = matrix(7, (19, 50), 0.3, dtype), rng.uniform(-1, 1, 19).astype(dtype)
     finish = {"bias": bias[:, None], "lower": -0.2, "upper": 0.7, "activation": activation}
@@ -505,7 +505,7 @@ def test_nothing_is_read_behind_the_padding(vectors: int, in_place: bool, monkey
 def test_nothing_is_read_beside_operands(
     array: Any, missing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(microkernels, "is_zen_4", lambda: True)  # whose last vectors may be halved
+    monkeypatch.setattr(microkernels, "takes_half", lambda _: True)  # last vectors may be halved
     rng, columns = np.random.default_rng(1), 48 - missing
     A = matrix(1, (19, 20), 0.3, np.float32)
     B, residual, out = (

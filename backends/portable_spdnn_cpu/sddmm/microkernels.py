@@ -65,7 +65,7 @@ def score_rows(
                 total = (
                     builder.fmul(block, key, FUSED) if new else b.multiply_add(block, key, total)
                 )
-            return total
+            return b.folded(total)
 
         def scores(products: list[Value], before: Callable[[], Value]) -> Value:
             """Return what is to be stored; what was there before is added where it is to be."""
@@ -85,13 +85,14 @@ def score_rows(
                 products = [product(query, b.add(entry, n)) for n in range(TOGETHER)]
                 value = scores(products, lambda: builder.load(place, align=b.itemsize))
                 builder.store(value, place, align=b.itemsize)
-            [slots] = b.sums(1, TOGETHER - 1)
+            none = b.folded(b.zero)
+            slots = [cgutils.alloca_once_value(builder, none) for _ in range(TOGETHER - 1)]
             with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, 0))):
                 for n, slot in enumerate(slots):
                     with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, n))):
                         builder.store(product(query, b.add(whole, n)), slot)
                 place = b.at(out, whole)
-                products = [*(builder.load(slot) for slot in slots), b.zero]
+                products = [*(builder.load(slot) for slot in slots), none]
                 value = scores(products, lambda: b.load_first(place, left, TOGETHER))
                 b.store_first(value, place, left)
 

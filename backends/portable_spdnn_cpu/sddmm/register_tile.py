@@ -46,9 +46,12 @@ class RegisterTile(NamedTuple):
 def most_blocks(
     itemsize: int, vector_bytes: int = VECTOR_BYTES, registers: int = VECTOR_REGISTERS
 ) -> int:
-    """Return the most blocks of a row that can stay, beside TOGETHER sums and what is loaded."""
+    """Return the most blocks of a row that can stay, beside TOGETHER sums and what is loaded.
+
+    Sums take a register each, but the one that grows, which is a block.
+    """
     each = registers_of_block(itemsize, vector_bytes)
-    return max(1, min(WORTHWHILE_BLOCKS, registers // each - TOGETHER - 1))
+    return max(1, min(WORTHWHILE_BLOCKS, (registers - TOGETHER - each - 1) // each))
 
 
 def registers_of_block(itemsize: int, vector_bytes: int) -> int:

@@ -16,6 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.activations import EXPM1
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.jit.vectors import broadcast, load_first, multiply_add, store_first
 
 Value = Any  # an LLVM value; llvmlite has no types
@@ -156,16 +157,17 @@ class Blocks:
         return self.builder.extract_element(value, INT32(0))
 
     def lane_sums(self, blocks: list[Value]) -> Value:
-        """Return the sums of the lanes of each of four blocks, as four lanes.
+        """Return the sums of the lanes of each of four vectors, of four lanes or more, as four.
 
-        Of two blocks that become one, each lane of the result takes two lanes of one of them, and
+        Of two vectors that become one, each lane of the result takes two lanes of one of them, and
         a lane's number tells of which; then the quarters are added up.
         """
-        kind = ir.VectorType(INT32, LANES)
+        lanes = blocks[0].type.count
+        kind = ir.VectorType(INT32, lanes)
         for span in (2, 1):
-            second = [LANES if lane & span else 0 for lane in range(LANES)]
-            own = ir.Constant(kind, [lane + second[lane] for lane in range(LANES)])
-            other = ir.Constant(kind, [(lane ^ span) + second[lane] for lane in range(LANES)])
+            second = [lanes if lane & span else 0 for lane in range(lanes)]
+            own = ir.Constant(kind, [lane + second[lane] for lane in range(lanes)])
+            other = ir.Constant(kind, [(lane ^ span) + second[lane] for lane in range(lanes)])
             blocks = [
                 self.builder.fadd(
                     self.builder.shuffle_vector(*pair, own),
@@ -175,6 +177,12 @@ class Blocks:
             ]
         value = blocks[0]
         while value.type.count > 4:
+            value = self.builder.fadd(*self._halves(value))
+        return value
+
+    def folded(self, value: Value) -> Value:
+        """Return a block, halves added up until a register holds it, or four lanes are left."""
+        while value.type.count * self.itemsize > VECTOR_BYTES and value.type.count > 4:
             value = self.builder.fadd(*self._halves(value))
         return value
 

@@ -90,13 +90,10 @@ def multiply_as_given(
         return None
     if not type(shape[0]) is type(shape[1]) is int or max(shape) > LARGEST:
         return None
-    if (
-        epilogue is None
-        and residual is None
-        and not transposed
-        and (C := _multiply_small(form, shape, indptr, indices, values, B)) is not None
-    ):
-        return C
+    if epilogue is None and not transposed:
+        C = _multiply_small(form, shape, indptr, indices, values, B, residual)
+        if C is not None:
+            return C
     if transposed:
         form, shape = TRANSPOSED_FORMS[form], shape[::-1]
     if B.dtype is not values.dtype and B.dtype != values.dtype:
@@ -152,9 +149,18 @@ def are_plain_items(array: Array) -> bool:
 
 
 def _multiply_small(
-    form: str, shape: tuple[int, ...], indptr: Array, indices: Array, values: Array, B: Array
+    form: str,
+    shape: tuple[int, ...],
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    B: Array,
+    residual: object,
 ) -> Array | None:
-    """Return C = A B if that is soon done, with as few steps as can be in Python, else None."""
+    """Return C = A B, plus a residual, if that is soon done, else None.
+
+    In as few steps as can be in Python.
+    """
     given, dtype, index = B.shape, values.dtype, indices.dtype
     rows, entries = shape[0], indices.size
     if (
@@ -174,6 +180,18 @@ def _multiply_small(
         return None
     taken = TAKEN[form]
     job = entry_points.jobs[taken][columns == 1]
+    if residual is not None:
+        of_out = (rows,) if is_vector else (rows, columns)
+        if type(residual) is not ndarray or residual.dtype is not dtype or residual.shape != of_out:
+            return None
+        if taken == BY_COLUMNS:
+            out = held_by = np.array(residual, order="C")
+        else:
+            out, held_by = empty(of_out, dtype), in_order(residual)
+        done = entry_points.run_alone_with_epilogue(
+            job.address, indptr, indices, values, B, out, taken, address_of(held_by), *NO_EPILOGUE
+        )
+        return out if done else None
     zeroed = taken == BY_COLUMNS or (
         columns > 1 and begins_as_zeros(entries, rows, columns * dtype.itemsize)
     )

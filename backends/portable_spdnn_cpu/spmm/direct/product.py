@@ -159,7 +159,7 @@ def _multiply_small(
 ) -> Array | None:
     """Return C = A B, plus a residual, if that is soon done, else None.
 
-    In as few steps as can be in Python.
+    It takes as few steps of Python as can be.
     """
     given, dtype, index = B.shape, values.dtype, indices.dtype
     rows, entries = shape[0], indices.size
@@ -184,12 +184,12 @@ def _multiply_small(
         of_out = (rows,) if is_vector else (rows, columns)
         if type(residual) is not ndarray or residual.dtype is not dtype or residual.shape != of_out:
             return None
-        if taken == BY_COLUMNS:
-            out = held_by = np.array(residual, order="C")
+        if taken == BY_COLUMNS:  # which adds to C
+            out = added = np.array(residual, order="C")
         else:
-            out, held_by = empty(of_out, dtype), in_order(residual)
+            out, added = empty(of_out, dtype), in_order(residual)
         done = entry_points.run_alone_with_epilogue(
-            job.address, indptr, indices, values, B, out, taken, address_of(held_by), *NO_EPILOGUE
+            job.address, indptr, indices, values, B, out, taken, address_of(added), *NO_EPILOGUE
         )
         return out if done else None
     zeroed = taken == BY_COLUMNS or (

@@ -1,7 +1,8 @@
 """Microkernels of scattered keys: scores of one query, and the softmax of a row.
 
-Idea: a part of a query stays in registers; each key's row is multiplied with it lane by lane, and
-the lanes of four keys are summed together, by eight shuffles. Bound, for a part of four blocks of
+Idea: a part of a query stays in registers; each key's row is multiplied with it lane by lane; a sum
+of more than a register is folded to one; and the lanes of four keys are summed together, by eight
+shuffles. Bound, for a part of four blocks of
 float32 with AVX-512: four loads and a key's number, four multiply-adds, two shuffles and 1.5
 additions for each score; from the second-level cache the four cache lines of a row.
 """
@@ -85,14 +86,14 @@ def score_rows(
                 products = [product(query, b.add(entry, n)) for n in range(TOGETHER)]
                 value = scores(products, lambda: builder.load(place, align=b.itemsize))
                 builder.store(value, place, align=b.itemsize)
-            none = b.folded(b.zero)
-            slots = [cgutils.alloca_once_value(builder, none) for _ in range(TOGETHER - 1)]
+            zero = b.folded(b.zero)
+            slots = [cgutils.alloca_once_value(builder, zero) for _ in range(TOGETHER - 1)]
             with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, 0))):
                 for n, slot in enumerate(slots):
                     with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, n))):
                         builder.store(product(query, b.add(whole, n)), slot)
                 place = b.at(out, whole)
-                products = [*(builder.load(slot) for slot in slots), none]
+                products = [*(builder.load(slot) for slot in slots), zero]
                 value = scores(products, lambda: b.load_first(place, left, TOGETHER))
                 b.store_first(value, place, left)
 

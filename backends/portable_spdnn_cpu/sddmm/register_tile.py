@@ -48,10 +48,11 @@ def most_blocks(
 ) -> int:
     """Return the most blocks of a row that can stay, beside TOGETHER sums and what is loaded.
 
-    Sums take a register each, but the one that grows, which is a block.
+    A sum is a block while it grows, and then folded to a register.
     """
     each = registers_of_block(itemsize, vector_bytes)
-    return max(1, min(WORTHWHILE_BLOCKS, (registers - TOGETHER - each - 1) // each))
+    others = each + TOGETHER - 1 + 1  # a sum that grows, those that are folded, and a load
+    return max(1, min(WORTHWHILE_BLOCKS, (registers - others) // each))
 
 
 def registers_of_block(itemsize: int, vector_bytes: int) -> int:

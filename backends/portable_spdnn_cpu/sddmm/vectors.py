@@ -156,32 +156,32 @@ class Blocks:
             value = self.larger(*self._halves(value))
         return self.builder.extract_element(value, INT32(0))
 
-    def lane_sums(self, blocks: list[Value]) -> Value:
+    def lane_sums(self, vectors: list[Value]) -> Value:
         """Return the sums of the lanes of each of four vectors, of four lanes or more, as four.
 
         Of two vectors that become one, each lane of the result takes two lanes of one of them, and
         a lane's number tells of which; then the quarters are added up.
         """
-        lanes = blocks[0].type.count
+        lanes = vectors[0].type.count
         kind = ir.VectorType(INT32, lanes)
         for span in (2, 1):
             second = [lanes if lane & span else 0 for lane in range(lanes)]
             own = ir.Constant(kind, [lane + second[lane] for lane in range(lanes)])
             other = ir.Constant(kind, [(lane ^ span) + second[lane] for lane in range(lanes)])
-            blocks = [
+            vectors = [
                 self.builder.fadd(
                     self.builder.shuffle_vector(*pair, own),
                     self.builder.shuffle_vector(*pair, other),
                 )
-                for pair in zip(blocks[:span], blocks[span:], strict=True)
+                for pair in zip(vectors[:span], vectors[span:], strict=True)
             ]
-        value = blocks[0]
+        value = vectors[0]
         while value.type.count > 4:
             value = self.builder.fadd(*self._halves(value))
         return value
 
     def folded(self, value: Value) -> Value:
-        """Return a block, halves added up until a register holds it, or four lanes are left."""
+        """Add up a block's halves until a register holds them, or four lanes are left."""
         while value.type.count * self.itemsize > VECTOR_BYTES and value.type.count > 4:
             value = self.builder.fadd(*self._halves(value))
         return value

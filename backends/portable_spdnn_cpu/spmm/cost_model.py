@@ -188,11 +188,28 @@ def stream_seconds(size: ProductSize, variant: StreamVariant, prepared: bool = T
     wait += SUM_PIECES * _far_piece(sums_bytes) / together
     cycles = sums + copies + write + wait * (blocks_of_k - 1) + row
     tasks = -(-vectors // together) * variant.parts
-    rounds = -(-tasks // size.threads) / tasks  # the share of the thread that has most
+    share = share_of_most(vectors, together, variant.parts, size.threads)
     shared = 0.0
     if parts < min(size.threads, tasks) and size.columns * size.itemsize % (2 * BLOCK_BYTES):
         shared = FALSE_SHARING * rows
-    return COSTS.cycle * (COSTS.start + cycles * rows * vectors * rounds + shared)
+    return COSTS.cycle * (COSTS.start + cycles * rows * vectors * share + shared)
+
+
+def share_of_most(vectors: int, together: int, parts: int, threads: int) -> float:
+    """Return the share of a product that the thread which has most of it computes.
+
+    Of each part of the rows all tasks but the last have `together` vectors of columns. The threads
+    that have a task more than the others have those that are left over, the narrow last among them.
+    """
+    if parts % threads == 0:
+        return 1 / threads
+    tasks = -(-vectors // together)
+    each, over = divmod(tasks * parts, threads)
+    last = vectors - (tasks - 1) * together
+    most = each * together
+    if over:
+        most += last if over == 1 else together
+    return min(1.0, most / (vectors * parts))
 
 
 def clustered_seconds(size: ProductSize, streamed: float, gain: float) -> float:

@@ -54,7 +54,7 @@ def pruned(shape: tuple[int, ...], density: float) -> np.ndarray:
 def test_every_cut_gives_the_convolution(
     case, halves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(microkernels, "takes_half", lambda _: halves)
+    monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _: halves)
     x_shape, w_shape, stride, padding, dilation, groups = case
     x = np.random.default_rng(1).uniform(-1, 1, x_shape).astype(np.float32)
     weights = pruned(w_shape, 0.4)
@@ -86,7 +86,7 @@ def test_every_cut_finishes_sums(
     activation: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(microkernels, "takes_half", lambda _: True)
+    monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _: True)
     rng = np.random.default_rng(3)
     padding = ((1, 1), (sides, sides))
     x = rng.uniform(-1, 1, (2, 3, *size)).astype(dtype)
@@ -169,7 +169,7 @@ def test_one_thread_has_cuts_whatever_is_copied(monkeypatch: pytest.MonkeyPatch)
 def test_kernels_of_whole_panels_and_of_what_is_left(
     positions: int, whole: Any, rest: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(microkernels, "takes_half", lambda _: True)
+    monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _: True)
     asked = noted_keys(monkeypatch, kernel, "PANEL_KERNELS")
     # Positions are those of vectors of 16 items.
     length = max(1, positions * VECTOR_BYTES // 64)

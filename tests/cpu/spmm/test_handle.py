@@ -246,14 +246,35 @@ def test_panels_too_wide_for_pairs_cost_more(monkeypatch: pytest.MonkeyPatch) ->
     assert seconds[1.0][1] - seconds[0.0][1] == pytest.approx(more)
 
 
+@pytest.mark.parametrize(
+    ("vectors", "together", "parts", "threads", "most"),
+    [
+        (49, 4, 1, 2, 25),  # six tasks, and the last of one vector
+        (49, 5, 1, 2, 25),
+        (13, 4, 1, 2, 8),  # two, beside one and the last
+        (13, 3, 1, 2, 7),
+        (14, 2, 1, 3, 6),
+        (16, 2, 1, 3, 6),
+        (3, 4, 1, 2, 3),  # no other thread has any
+        (13, 4, 1, 1, 13),
+        (13, 4, 2, 2, 13),  # of two parts
+    ],
+)
+def test_the_share_of_the_thread_that_has_most(
+    vectors: int, together: int, parts: int, threads: int, most: int
+) -> None:
+    share = cost_model.share_of_most(vectors, together, parts, threads)
+    assert share == pytest.approx(most / (vectors * parts))
+
+
 @pytest.mark.parametrize(("columns", "itemsize"), [(33, 4), (40, 4), (41, 4), (20, 8), (21, 8)])
-def test_half_of_a_vector_costs_half_where_it_takes_half(
+def test_half_of_a_vector_costs_half_where_halves_are_cheap(
     columns: int, itemsize: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, seconds, far = size(columns=columns, itemsize=itemsize, threads=1), [], []
     far_panel = dataclasses.replace(given, inner=1 << 13)
     for halves in (False, True):
-        monkeypatch.setattr(microkernels, "takes_half", lambda _, halves=halves: halves)
+        monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _, halves=halves: halves)
         seconds.append(stream_seconds(given, StreamVariant(3, 128)))
         seconds.append(stream_seconds(given, StreamVariant(3, 128), prepared=False))
         far.append(stream_seconds(far_panel, StreamVariant(3, 1 << 13)))

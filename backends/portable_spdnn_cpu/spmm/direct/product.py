@@ -41,8 +41,8 @@ FORMS: dict[type, str] = {
 # Of its transpose: CSR holds the columns of it.
 TRANSPOSED_FORMS = {"csr": "csc", "csc": "csr"}
 # Bytes of items of B that entries of A are multiplied with, up to which what `multiply_as_given`
-# does besides for a bare product would take longer than it saves, as measured on a Zen 5. Of more
-# rows C may be mostly zeros: see `has_few_rows`.
+# does besides for a product without an epilogue would take longer than it saves, as measured on a
+# Zen 5 without a residual. Of more rows C may be mostly zeros: see `has_few_rows`.
 SMALL_BYTES = {"csr": 1 << 19, "csc": 1 << 17}
 MOST_SMALL_ROWS = 16_000
 SAMPLED_ENTRIES = 4096  # whose order tells whether A is sorted
@@ -157,9 +157,9 @@ def _multiply_small(
     B: Array,
     residual: object,
 ) -> Array | None:
-    """Return C = A B, plus a residual, if that is soon done, else None.
+    """Return C = A B, plus a residual, in as few steps of Python as possible.
 
-    It takes as few steps of Python as can be.
+    None where another way may be faster.
     """
     given, dtype, index = B.shape, values.dtype, indices.dtype
     rows, entries = shape[0], indices.size

@@ -18,7 +18,8 @@ Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a re
 3/8 where offsets come by two groups. On Intel's cores with three ports that load, each value is
 loaded into all lanes: v loads of 64 bytes, and 1 1/4 smaller ones; there power binds before ports.
 A Zen 4 loads, and multiplies and adds, one vector of 64 bytes in a cycle, or two of 32: v cycles
-for an entry, and half a cycle less where the last vector is halved (`last_is_halved`).
+for an entry, and half a cycle less where the last vector is halved (`last_is_halved`). Where a
+vector of 64 bytes is several registers, as with AVX2, half of them is left out likewise.
 """
 
 from __future__ import annotations
@@ -81,10 +82,11 @@ def pairs(vectors: int, vector_bytes: int = BLOCK_BYTES) -> bool:
     return chains(vectors, vector_bytes) > 1
 
 
-def takes_half(vector_bytes: int) -> bool:
+def has_cheap_halves(vector_bytes: int) -> bool:
     """Whether half a vector takes half of the time.
 
-    It is one register of two, or two of four, or the processor computes halves one after the other.
+    It does where a vector takes several registers, and on a processor that computes the halves of a
+    register one after the other.
     """
     return vector_bytes > VECTOR_BYTES or is_zen_4()
 
@@ -94,7 +96,7 @@ def last_is_halved(row_bytes: int, vectors: int, vector_bytes: int = BLOCK_BYTES
 
     A row has no byte in the other half then.
     """
-    return takes_half(vector_bytes) and 0 < 2 * row_bytes <= (2 * vectors - 1) * vector_bytes
+    return has_cheap_halves(vector_bytes) and 0 < 2 * row_bytes <= (2 * vectors - 1) * vector_bytes
 
 
 class RowsEmitter:

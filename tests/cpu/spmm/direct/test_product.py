@@ -102,26 +102,21 @@ def test_what_is_refused_here_is_done_another_way() -> None:
 
 @pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize("columns", [0, 1, 5])
-def test_small_products_with_a_residual_are_soon_begun(
+def test_small_products_with_a_residual_take_the_short_path(
     form: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     A, rng = FORMS[form](matrix(1, (20, 30), 0.3)), np.random.default_rng(1)
     B = rng.uniform(-1, 1, (30, columns) if columns else 30).astype(np.float32)
     wide = rng.uniform(-1, 1, (40, 2 * columns) if columns else 40).astype(np.float32)
     part = wide[::2, ::2] if columns else wide[::2]
-    longer: list[Any] = []
-    monkeypatch.setattr(product, "multiply", lambda *arguments: longer.append(arguments))
-    for residual in (part.copy(), np.asfortranarray(part), part, part[::-1]):
+    monkeypatch.setattr(product, "multiply", lambda *_: None)  # the longer path
+    for residual in (part.copy(), part.copy("F"), part, part[::-1]):
         before = residual.copy()
         found = product.multiply_as_given(POOLS[0], A, B, None, residual)
         assert found is not None
         np.testing.assert_allclose(found, A @ B + before, atol=1e-5)
         np.testing.assert_array_equal(residual, before)
         assert not np.shares_memory(found, residual)
-        assert not longer
-    for other in (part.astype(np.float64), part[:-1], part.tolist()):
-        assert product.multiply_as_given(POOLS[0], A, B, None, other) is None
-        assert not longer
 
 
 def test_columns_that_are_not_sorted_or_are_there_twice_count_as_in_scipy() -> None:

@@ -112,11 +112,7 @@ def address_of(array: Array) -> int:
 def in_order(array: Array) -> Array:
     """Return an array in C order whose items are aligned: itself where it is so."""
     flags = array.flags
-    return (
-        array
-        if flags.c_contiguous and flags.aligned
-        else np.require(array, requirements=["C", "A"])
-    )
+    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
 
 
 def call_address(

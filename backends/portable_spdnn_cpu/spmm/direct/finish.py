@@ -77,7 +77,7 @@ def finish_sums(words: Any, begin: int, end: int, dtype: Any) -> None:
         set_or_add_each(span, bias[begin:end], True, dtype)
     elif bias[0] != 0:
         set_or_add_one(span, dtype(bias[0]), True)
-    if words[ACCUMULATES]:
+    if words[HELD]:
         residual = array_at(words[HELD], words[ROWS], dtype)
         set_or_add_each(span, residual[begin:end], True, dtype)
     finish_rows(words, begin, end, dtype)

@@ -18,16 +18,16 @@ OUT_BYTES
 SCRATCH
     The address of memory, `copies.scratch_bytes` of it, for one worker.
 ACCUMULATES
-    Whether sums are added to a residual. Where there is no epilogue: whether C holds zeros, which
+    With HAS_EPILOGUE: whether sums are added to a residual. Without: whether C holds zeros, which
     the kernel then need not write.
 HELD
-    The address of the residual, which lies as C does: C itself, or, by rows, another array, so that
-    no load of a row waits for a masked store of the row before. No meaning where there is none.
+    The address of the residual, 0 if there is none. It lies as C does: C itself, or, by rows,
+    another array, so that no load of a row waits for a masked store of the row before.
 HAS_EPILOGUE
     Whether microkernels, or passes over C before and after them, do what follows the sums.
 FINISHES_LATER
     Whether it is done after all sums of a task instead, by `finish.finish_sums`: then HAS_EPILOGUE
-    is 0. BIAS to UPPER have no meaning where both are 0.
+    and ACCUMULATES are 0. HELD and BIAS to UPPER have no meaning where this and HAS_EPILOGUE are 0.
 BIAS, BIAS_STEP
     The address of the bias of row 0, a float64, and the bytes to that of the next row.
 ACTIVATION

@@ -180,12 +180,13 @@ def fill_epilogue(
     that of an `Activation`. By rows a single column is finished after its sums, unless it holds the
     residual itself, so that kernels serve that do not finish rows, and take less time.
     """
-    accumulates = held != 0
-    changes = accumulates or code != NONE or bias.size != 1 or bias[0] != 0
+    changes = held != 0 or code != NONE or bias.size != 1 or bias[0] != 0
     changes = changes or lower > -np.inf or upper < np.inf
     later = words[COLUMNS] == 1 and taken != BY_COLUMNS and held != words[OUT]
     words[HAS_EPILOGUE], words[FINISHES_LATER] = changes and not later, changes and later
-    words[ACCUMULATES], words[HELD], words[ACTIVATION] = accumulates, held, code
+    # Without HAS_EPILOGUE it would mean that C holds zeros.
+    words[ACCUMULATES] = held != 0 and not later
+    words[HELD], words[ACTIVATION] = held, code
     words[BIAS], words[BIAS_STEP] = bias.ctypes.data, bias.itemsize if bias.size > 1 else 0
     limits = words[LOWER : UPPER + 1].view(np.float64)
     limits[0], limits[1] = lower, upper

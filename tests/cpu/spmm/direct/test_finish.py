@@ -170,8 +170,12 @@ def test_rows_of_b_from_beyond_the_cache(columns: int, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "lengths", [[3] * 400, [30] * 90, [0, 0, 0, 1] * 100, [0, 9, 1, 2, 40] * 80, [6, 7] * 200]
-)
+    "lengths",
+    [
+        [3] * 400, [30] * 90, [0, 0, 0, 1] * 100, [0, 9, 1, 2, 40] * 80, [6, 7] * 200,
+        [50] * 63 + [0], [0] * 30 + [20] * 60,
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_column_is_finished_whatever_kernel_sums_it(lengths: list[int], dtype: Any) -> None:
     """Rows that are equal and short, or long, mostly empty or uneven have kernels of their own."""

@@ -115,6 +115,7 @@ def test_small_products_with_a_residual_take_the_short_path(
         found = product.multiply_as_given(POOLS[0], A, B, None, residual)
         assert found is not None
         np.testing.assert_allclose(found, A @ B + before, atol=1e-5)
+        assert found.flags.c_contiguous
         np.testing.assert_array_equal(residual, before)
         assert not np.shares_memory(found, residual)
 
@@ -147,8 +148,9 @@ def test_invalid_structure_is_refused(
         A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
         for pool in POOLS:
             assert multiply(pool, form, A, B) is None
-    with pytest.raises(ps.InputError, match="spmm: A: "):
-        ps.get_backend("numba").spmm(A, B)
+    for residual in (None, np.ones((40, *B.shape[1:]), np.float32)):
+        with pytest.raises(ps.InputError, match="spmm: A: "):
+            ps.get_backend("numba").spmm(A, B, residual=residual)
 
 
 @pytest.mark.parametrize("wrong", [-1, 3000, 1 << 30])

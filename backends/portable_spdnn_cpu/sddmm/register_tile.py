@@ -10,7 +10,9 @@ from portable_spdnn_cpu.sddmm.vectors import LANES
 GROUP = 8  # queries of a dense tile
 WORTHWHILE_BLOCKS = 4  # of a row of K or V at a time: more would leave nothing to gain
 TOGETHER = 4  # scores whose lanes are summed at a time
-PART_OVERHEAD = 0.64  # of a part of a row, in times of one block; measured with AVX2
+# Of a part of a row, in times of a block of one register or two, as measured with AVX2; a block of
+# four takes twice as long.
+PART_OVERHEAD = 0.64
 Count = tuple[int, ...]
 
 
@@ -87,15 +89,21 @@ def register_tile(
     rows = 1 << min(GROUP.bit_length() - 1, sums.bit_length() - 1)
     keys, columns = max(1, min(3, sums // rows)), max(1, min(2, sums // rows))
     most = most_blocks(itemsize, vector_bytes, registers)
-    parts = part_blocks(d, most, in_place), part_blocks(d_v, most, in_place)
+    overhead = PART_OVERHEAD * min(1, 2 / each)
+    parts = part_blocks(d, most, in_place, overhead), part_blocks(d_v, most, in_place, overhead)
     return RegisterTile((0,), (0,) * rows, (0,) * keys, (0,) * columns, *parts)
 
 
-def part_blocks(columns: int, most: int, in_place: bool = False) -> int:
-    """Return how many blocks, of at most `most`, a part has, so that a row takes the least time."""
+def part_blocks(
+    columns: int, most: int, in_place: bool = False, overhead: float = PART_OVERHEAD
+) -> int:
+    """Return how many blocks, of at most `most`, a part has, so that a row takes the least time.
+
+    `overhead` is what a part takes besides, in times of a block.
+    """
     needed = max(1, -(-columns // LANES))
     allowed = [part for part in range(most, 0, -1) if not in_place or needed % part == 0]
-    return min(allowed, key=lambda part: -(-needed // part) * (part + PART_OVERHEAD))
+    return min(allowed, key=lambda part: -(-needed // part) * (part + overhead))
 
 
 def padded(columns: int, part: int) -> int:

@@ -60,6 +60,9 @@ def test_tiles_of_machines() -> None:
     assert wide == {"one": 1, "rows": 8, "keys": 3, "columns": 2, "key_part": 4, "value_part": 4}
     narrow = lengths(register_tile(4, 64, 64, *AVX2))
     assert narrow == {"one": 1, "rows": 4, "keys": 1, "columns": 1, "key_part": 4, "value_part": 4}
+    # A block of float64 is four registers, to whose time that of a part adds less.
+    doubles = [register_tile(8, d, d, *AVX2).key_part for d in (16, 32, 48, 64, 80, 128)]
+    assert doubles == [1, 2, 1, 2, 1, 2]
     assert [part_blocks(d, 4) for d in (1, 16, 64, 65, 80, 96, 128)] == [1, 1, 4, 3, 3, 3, 4]
     assert [part_blocks(d, 3) for d in (16, 80, 112, 128, 256)] == [1, 3, 2, 2, 2]
     assert [part_blocks(d, 3, in_place=True) for d in (48, 80, 96, 128)] == [3, 1, 3, 2]

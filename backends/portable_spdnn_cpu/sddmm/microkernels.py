@@ -2,9 +2,9 @@
 
 Idea: a part of a query stays in registers; each key's row is multiplied with it lane by lane; a sum
 of more than a register is folded to one; and the lanes of four keys are summed together, by eight
-shuffles. Bound, for a part of four blocks of
-float32 with AVX-512: four loads and a key's number, four multiply-adds, two shuffles and 1.5
-additions for each score; from the second-level cache the four cache lines of a row.
+shuffles. Bound, for a part of four blocks of float32 with AVX-512: four loads and a key's number,
+four multiply-adds, two shuffles and 1.5 additions for each score; from the second-level cache the
+four cache lines of a row.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def most_blocks(
     A sum is a block while it grows, and then folded to a register.
     """
     each = registers_of_block(itemsize, vector_bytes)
-    others = each + TOGETHER - 1 + 1  # a sum that grows, those that are folded, and a load
+    others = each + TOGETHER  # a sum that grows, the others, which are folded, and a load
     return max(1, min(WORTHWHILE_BLOCKS, (registers - others) // each))
 
 

@@ -135,9 +135,8 @@ def test_aligned_operands_are_read_in_place(dtype: Any, pack: bool) -> None:
 def test_panels_that_begin_before_the_first_column(
     variant: StreamVariant, dtype: Any, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        microkernels, "has_cheap_halves", lambda _: True
-    )  # last vectors may be halved
+    # Last vectors may be halved.
+    monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _: True)
     item, rng = np.dtype(dtype).itemsize, np.random.default_rng(11)
     A, bias = matrix(11, (19, 53), 0.2, dtype), np.linspace(-1, 1, 19).astype(dtype)
     epilogue = Epilogue(bias, activation, -0.5).prepared("spmm", 19, np.dtype(dtype))
@@ -505,9 +504,8 @@ def test_nothing_is_read_behind_the_padding(vectors: int, in_place: bool, monkey
 def test_nothing_is_read_beside_operands(
     array: Any, missing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        microkernels, "has_cheap_halves", lambda _: True
-    )  # last vectors may be halved
+    # Last vectors may be halved.
+    monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _: True)
     rng, columns = np.random.default_rng(1), 48 - missing
     A = matrix(1, (19, 20), 0.3, np.float32)
     B, residual, out = (

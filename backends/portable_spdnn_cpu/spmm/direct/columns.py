@@ -43,9 +43,9 @@ class Columns(SparseMicrokernel):
             place = self.add(place, self.times(size, self.itemsize))
 
     def start(self) -> None:
-        """Emit that rows of C are zero, or hold what sums are added to, and have their bias."""
+        """Emit that rows of C are zero, or hold the residual, and have their bias."""
         builder = self.builder
-        anew = builder.not_(self.accumulates)
+        anew = builder.not_(builder.or_(self.holds_zeros, self.has_residual))
         with builder.if_then(anew), self.loop(self.zero, self.words[ROWS]) as row:
             target = self.row_of(self.out, row, OUT_ROW)
             self._on_each_part(target, lambda kind, *_: ir.Constant(kind, None))

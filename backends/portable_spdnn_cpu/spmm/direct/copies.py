@@ -15,11 +15,11 @@ from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.dense_layout import ALIASING, meets_few_rows, padded_row_bytes
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty
 from portable_spdnn_cpu.spmm.direct.job_words import (
-    ACCUMULATES,
     B_FORTRAN,
     B_ROW,
     COLUMNS,
     ENTRIES,
+    HELD,
     INDICES,
     INDPTR,
     OUT,
@@ -112,7 +112,7 @@ def into_rows(words: Any, scratch: int, dtype: Any) -> tuple[int, int]:
         row = row_bytes(n, itemsize)
         width = row // itemsize
         words[OUT], words[OUT_ROW] = scratch, row
-        if words[ACCUMULATES]:
+        if words[HELD]:
             load_columns(out, out_row // itemsize, scratch, width, width, 0, rows, n, dtype)
     return out, out_row
 

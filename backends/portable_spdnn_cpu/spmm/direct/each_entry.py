@@ -94,14 +94,14 @@ class EntriesOfRows(EntriesOfColumns):
     def begin_block(self, begin: Value, end: Value, entries: Value) -> None:
         """Emit that rows begin .. end - 1 of C are zero, and that their pages exist.
 
-        C is accumulated to where it holds zeros, as there is no epilogue. To read what the system
-        has not made yet, and then to write it, are two faults for a page: so a zero is written to
-        each first, unless these have fewer entries than pages.
+        Where C holds zeros, to read what the system has not made yet, and then to write it, are two
+        faults for a page: so a zero is written to each first, unless these rows have fewer entries
+        than pages.
         """
         builder = self.builder
         start, stop = (self.row_of(self.out, row, OUT_ROW) for row in (begin, end))
         size = builder.sub(stop, start)
-        with builder.if_else(self.accumulates) as (held, new):
+        with builder.if_else(self.holds_zeros) as (held, new):
             with held:
                 reached = self.times(entries, PAGE_BYTES)
                 with (

@@ -10,13 +10,13 @@ from portable_spdnn_cpu.activations import NONE, activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at, float_of
 from portable_spdnn_cpu.spmm.direct.job_words import (
-    ACCUMULATES,
     ACTIVATION,
     BIAS,
     BIAS_STEP,
     COLUMNS,
     HAS_EPILOGUE,
     HELD,
+    HOLDS_ZEROS,
     LOWER,
     OUT,
     OUT_ROW,
@@ -27,16 +27,16 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 
 @kernel_part
 def begin_rows(words: Any, dtype: Any) -> None:
-    """Let rows of C be their bias, or zero, plus what they hold where sums are added to that."""
+    """Let rows of C be their bias, or zero, plus the residual, which they hold if there is one."""
     columns = words[COLUMNS]
     C = array_at(words[OUT], words[ROWS] * columns, dtype)
     if not words[HAS_EPILOGUE]:
-        if not words[ACCUMULATES]:
+        if not words[HOLDS_ZEROS]:
             C[:] = 0
         return
     if words[ROWS] == 0:
         return  # there may be no bias
-    accumulates = words[ACCUMULATES] != 0
+    accumulates = words[HELD] != 0
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if not words[BIAS_STEP]:
         set_or_add_one(C, dtype(bias[0]), accumulates)

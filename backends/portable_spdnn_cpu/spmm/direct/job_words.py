@@ -17,9 +17,8 @@ OUT_BYTES
     Of all that is written before it is read: of C, or of several results.
 SCRATCH
     The address of memory, `copies.scratch_bytes` of it, for one worker.
-ACCUMULATES
-    With HAS_EPILOGUE: whether sums are added to a residual. Without: whether C holds zeros, which
-    the kernel then need not write.
+HOLDS_ZEROS
+    Whether C holds zeros, which need not be written then; never with an epilogue.
 HELD
     The address of the residual, 0 if there is none. It lies as C does: C itself, or, by rows,
     another array, so that no load of a row waits for a masked store of the row before.
@@ -27,7 +26,7 @@ HAS_EPILOGUE
     Whether microkernels, or passes over C before and after them, do what follows the sums.
 FINISHES_LATER
     Whether it is done after all sums of a task instead, by `finish.finish_sums`: then HAS_EPILOGUE
-    and ACCUMULATES are 0. HELD and BIAS to UPPER have no meaning where this and HAS_EPILOGUE are 0.
+    is 0. BIAS to UPPER have no meaning where both are 0.
 BIAS, BIAS_STEP
     The address of the bias of row 0, a float64, and the bytes to that of the next row.
 ACTIVATION
@@ -46,7 +45,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, ACCUMULATES, HELD, HAS_EPILOGUE, FINISHES_LATER,
+    B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, HOLDS_ZEROS, HELD, HAS_EPILOGUE, FINISHES_LATER,
     BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
 ) = range(27)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

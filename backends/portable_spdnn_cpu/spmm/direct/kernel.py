@@ -25,7 +25,6 @@ from portable_spdnn_cpu.spmm.direct.copies import (
 )
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
-    ACCUMULATES,
     B_ROW,
     COLUMNS,
     COUNTERS,
@@ -84,12 +83,12 @@ def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any
     itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
     out, apart, whole = words[OUT], words[OUT_ROW] // itemsize, row_bytes(n, itemsize)
     # Else a masked store of a row would hold up the load of the residual of the next.
-    row = whole if words[ACCUMULATES] else n * itemsize
+    row = whole if words[HELD] else n * itemsize
     words[OUT_ROW], together, width = row, rows_together(whole), row // itemsize
     for begin in range(0, rows, together):
         end = min(begin + together, rows)
         words[OUT] = address - begin * row  # row `begin` is the first in memory
-        if words[ACCUMULATES]:
+        if words[HELD]:
             words[HELD] = words[OUT]
             load_columns(out, apart, address, width, width, begin, end, n, dtype)
         if not multiply_and_finish(words, begin, end, dtype, index_dtype):

@@ -54,17 +54,17 @@ class DirectProduct:
         entry_points, columns, item = self._entry_points, B.shape[1], B.itemsize
         if B.strides[1] == item:
             B = copied_if_reused(B, self._entries)
-        accumulates, job = residual is not None, entry_points.jobs[self._taken][columns == 1]
+        job = entry_points.jobs[self._taken][columns == 1]
         in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
         threads = self.threads_used(pool.threads, columns) if in_rows else 1
         address = job.address
         # `run_shared` alone can say that more is written than C.
         is_one_of_many = written > PREFETCH_BYTES and written > out.nbytes
         alone = threads == 1 and not (is_one_of_many and in_rows and self._taken == BY_ROWS)
-        if alone and self._is_bare and not accumulates:
+        if alone and self._is_bare and residual is None:
             return bool(entry_points.run_alone(address, *self._parts, B, out, self._taken, False))
         held = 0
-        if accumulates:
+        if residual is not None:
             out[...] = residual
             held = address_of(out)
         if not alone:

@@ -73,7 +73,7 @@ class Rows(SparseMicrokernel):
         low = builder.and_(places, self.number(BLOCK_BYTES - 1))
         is_aligned = builder.icmp_signed("==", low, self.zero)
         # By `finish_rows`, or here, where sums are added to it.
-        is_read = builder.or_(builder.not_(self.bounded), self.accumulates)
+        is_read = builder.or_(builder.not_(self.bounded), self.has_residual)
         is_read = builder.and_(self.finishes, is_read)
         is_vast = builder.icmp_signed(">=", words[OUT_BYTES], self.number(NONTEMPORAL_BYTES))
         conditions = [is_vast, is_aligned, in_rows, builder.not_(is_read)]
@@ -99,9 +99,8 @@ class Rows(SparseMicrokernel):
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C, unless it is empty and C holds zeros."""
         builder = self.builder
-        holds_zeros = builder.and_(self.accumulates, builder.not_(self.finishes))
         is_filled = builder.icmp_signed("<", first, stop)
-        with builder.if_then(builder.or_(is_filled, builder.not_(holds_zeros))):
+        with builder.if_then(builder.or_(is_filled, builder.not_(self.holds_zeros))):
             self._write(number, first, stop)
 
     def _write(self, number: Value, first: Value, stop: Value) -> None:
@@ -148,7 +147,7 @@ class Rows(SparseMicrokernel):
             bias = self.spread(self.bias(row), kind.count)
             for slot in slots:
                 builder.store(self.plus(builder.load(slot), bias), slot)
-            with builder.if_then(self.accumulates):
+            with builder.if_then(self.has_residual):
                 residual = self.row_of(self.held, row, OUT_ROW)
                 held = self.load_row(residual, self.mask if self.vectors else None)
                 if self.first_mask is not None:

@@ -11,13 +11,13 @@ from llvmlite import ir
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
-    ACCUMULATES,
     ACTIVATION,
     B_ROW,
     BIAS,
     BIAS_STEP,
     HAS_EPILOGUE,
     HELD,
+    HOLDS_ZEROS,
     INDICES,
     INDPTR,
     OUT,
@@ -80,9 +80,10 @@ class SparseMicrokernel(Emitter):
         self.column, shift = column, self.times(column, self.itemsize)
         self.B, self.out, self.held = (self.add(words[at], shift) for at in (B, OUT, HELD))
         self.place_last_vector(columns)
-        self.accumulates, self.finishes = (
-            builder.trunc(words[at], BIT) for at in (ACCUMULATES, HAS_EPILOGUE)
+        self.holds_zeros, self.finishes = (
+            builder.trunc(words[at], BIT) for at in (HOLDS_ZEROS, HAS_EPILOGUE)
         )
+        self.has_residual = builder.icmp_signed("!=", words[HELD], self.zero)
         self.bounded = builder.icmp_signed("==", words[ACTIVATION], self.number(NONE))
         self.start()
         self.multiply_all(begin, end)

@@ -23,7 +23,6 @@ from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
 from portable_spdnn_cpu.spmm.direct import vectors
 from portable_spdnn_cpu.spmm.direct.copies import few_rows_are_met, scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
-    ACCUMULATES,
     ACTIVATION,
     B_FORTRAN,
     B_ROW,
@@ -35,6 +34,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     FINISHES_LATER,
     HAS_EPILOGUE,
     HELD,
+    HOLDS_ZEROS,
     INDICES,
     INDPTR,
     LOWER,
@@ -184,9 +184,7 @@ def fill_epilogue(
     changes = changes or lower > -np.inf or upper < np.inf
     later = words[COLUMNS] == 1 and taken != BY_COLUMNS and held != words[OUT]
     words[HAS_EPILOGUE], words[FINISHES_LATER] = changes and not later, changes and later
-    # Without HAS_EPILOGUE it would mean that C holds zeros.
-    words[ACCUMULATES] = held != 0 and not later
-    words[HELD], words[ACTIVATION] = held, code
+    words[HOLDS_ZEROS], words[HELD], words[ACTIVATION] = 0, held, code
     words[BIAS], words[BIAS_STEP] = bias.ctypes.data, bias.itemsize if bias.size > 1 else 0
     limits = words[LOWER : UPPER + 1].view(np.float64)
     limits[0], limits[1] = lower, upper
@@ -270,7 +268,8 @@ def run_alone(
     words = words_for_one(taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
-    words[ACCUMULATES], words[HAS_EPILOGUE], words[FINISHES_LATER] = zeroed, 0, 0
+    words[HOLDS_ZEROS], words[HELD] = zeroed, 0
+    words[HAS_EPILOGUE] = words[FINISHES_LATER] = 0
     failed = run_share(address, 0, words.ctypes.data)
     return bool(not failed and words[REFUSED] == 0)
 

@@ -206,7 +206,8 @@ def find_edges(task: Task, position: int, size: int, edges: Array) -> bool:
                     edges[v, number] = place - position
         edges[v, 0] = number
         for entry in range(v + width, height * width, width):
-            edges[entry, : 1 + number] = edges[v, : 1 + number]
+            for place in range(1 + number):
+                edges[entry, place] = edges[v, place]
     return True
 
 

@@ -88,7 +88,8 @@ def softmax_rows(counter: Array, indptr: Array, values: Array, longest: int, out
             if begin == end:
                 continue
             given, result, count = values[begin:end], out[begin:end], end - begin
-            buffer[:count] = given
+            for entry in range(given.size):
+                buffer[entry] = given[entry]
             most = largest(buffer, 0, count)
             if most == -np.inf:
                 most = values.dtype.type(0)

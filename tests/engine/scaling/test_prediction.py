@@ -83,7 +83,7 @@ def assert_as_simulated(answer: Prediction, point: Point) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     lifetimes=st.lists(st.integers(0, 4), min_size=1, max_size=60),
     # Of weak scaling at most 3,000 inputs are simulated.

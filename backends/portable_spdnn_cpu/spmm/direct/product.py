@@ -189,14 +189,14 @@ def _multiply_small(
         else:
             out, added = empty(of_out, dtype), in_order(residual)
         done = entry_points.run_alone_with_epilogue(
-            job.address, indptr, indices, values, B, out, taken, address_of(added), *NO_EPILOGUE
+            job.address, 0, indptr, indices, values, B, out, taken, address_of(added), *NO_EPILOGUE
         )
         return out if done else None
     zeroed = taken == BY_COLUMNS or (
         columns > 1 and begins_as_zeros(entries, rows, columns * dtype.itemsize)
     )
     out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
-    done = entry_points.run_alone(job.address, indptr, indices, values, B, out, taken, zeroed)
+    done = entry_points.run_alone(job.address, 0, indptr, indices, values, B, out, taken, zeroed)
     return out if done else None
 
 
@@ -324,13 +324,14 @@ def multiply(
         or is_fortran
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
     ):
+        addresses = job.address, entry_points.converting.address if converts else 0
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
-            done = entry_points.run_alone(job.address, *parts, B, out, taken, zeroed)
+            done = entry_points.run_alone(*addresses, *parts, B, out, taken, zeroed)
         else:
             finish = finish or NO_EPILOGUE
             done = entry_points.run_alone_with_epilogue(
-                job.address, *parts, B, out, taken, held, *finish
+                *addresses, *parts, B, out, taken, held, *finish
             )
         return out if done else None
     if converts:

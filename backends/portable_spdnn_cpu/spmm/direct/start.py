@@ -11,7 +11,13 @@ from numba.core import types
 
 from portable_spdnn.caching import cached_property
 from portable_spdnn_cpu.activations import NONE
-from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import (
+    Array,
+    entry_point,
+    job_kernel,
+    kernel,
+    kernel_part,
+)
 from portable_spdnn_cpu.jit.intrinsics import advise_large_pages
 from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offsets_are_valid
@@ -207,7 +213,7 @@ def empty_words(taken: int, indices: Part, values: Part, B: Dense, out: Dense) -
     size = BLOCK_BYTES + scratch_bytes(
         taken == BY_COLUMNS, out.rows, B.rows, B.columns, B.itemsize, B.is_fortran, out.is_fortran
     )
-    if taken == CONVERTED:  # see `bring_into_csr`
+    if taken == CONVERTED:  # see `convert`
         size += (entries + 1) * values.itemsize + (out.rows + 2 + entries) * indices.itemsize
         size += BLOCK_BYTES
     words = np.empty(COUNTERS + 1 + size // 8, np.int64)
@@ -224,68 +230,79 @@ def words_for_one(
 ) -> Array:
     """Return the words of a job for one worker, without what `fill_epilogue` fills.
 
-    REFUSED is set where `fill_words` returns false, or an index of A that is converted is invalid.
+    REFUSED is set where `fill_words` returns false.
     """
     parts = part_of(indptr), part_of(indices), part_of(values)
     dense = dense_of(B), dense_of(out)
     words = empty_words(taken, parts[1], parts[2], *dense)
-    fine = fill_words(words, 1, taken, indptr, *parts, *dense)
-    if fine and taken == CONVERTED:
-        fine = bring_into_csr(words, indptr, indices, values)
-    words[REFUSED] = not fine
+    words[REFUSED] = not fill_words(words, 1, taken, indptr, *parts, *dense)
     return words
 
 
-@kernel_part
-def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> bool:
+@job_kernel
+def convert(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Let a job have A in CSR, which is given in CSC with valid offsets; see `fill_rows`.
 
-    SCRATCH has the room that `empty_words` makes.
+    SCRATCH has the room that `empty_words` makes. REFUSED is set where an index is invalid.
     """
-    rows, entries = words[ROWS], indptr[-1]
+    indptr = array_at(words[INDPTR], words[K] + 1, index_dtype)
+    entries, rows = indptr[words[K]], words[ROWS]
+    indices = array_at(words[INDICES], entries, index_dtype)
+    values = array_at(words[VALUES], entries, dtype)
     at = words[SCRATCH]
-    copies = array_at(at, entries, values.dtype)
-    at += (entries * values.itemsize + 7) // 8 * 8
-    places = array_at(at, rows + 2, indices.dtype)
-    at += (rows + 2) * indices.itemsize
-    columns = array_at(at, entries, indices.dtype)
+    copies = array_at(at, entries, dtype)
+    at += (entries * copies.itemsize + 7) // 8 * 8
+    places = array_at(at, rows + 2, index_dtype)
+    at += (rows + 2) * places.itemsize
+    columns = array_at(at, entries, index_dtype)
     words[VALUES], words[INDPTR], words[INDICES] = words[SCRATCH], places.ctypes.data, at
     words[ENTRIES] = entries
-    words[SCRATCH] = aligned(at + entries * indices.itemsize)
+    words[SCRATCH] = aligned(at + entries * columns.itemsize)
     places[:] = 0
-    return fill_rows(indptr, indices, values, rows, places, columns, copies)
+    words[REFUSED] = not fill_rows(indptr, indices, values, rows, places, columns, copies)
+
+
+@kernel_part
+def run_both(address: int, converting: int, words: Any) -> bool:
+    """Run the job at an address, after the one that converts A, unless that address is 0.
+
+    Returns false where either fails, or A is refused.
+    """
+    failed = converting != 0 and run_share(converting, 0, words.ctypes.data)
+    if not failed and words[REFUSED] == 0:
+        failed = run_share(address, 0, words.ctypes.data)
+    return bool(not failed and words[REFUSED] == 0)
 
 
 @kernel
 def run_alone(
-    address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
-    zeroed: bool,
+    address: int, converting: int, indptr: Array, indices: Array, values: Array, B: Array,
+    out: Array, taken: int, zeroed: bool,
 ) -> bool:  # fmt: skip
     """Compute C on the calling thread by the job at an address, which is that for `taken`.
 
-    `zeroed`: whether C holds zeros. Returns false where `fill_words` does, and for invalid indices.
+    `converting` is the address of the job that converts A before, or 0. `zeroed`: whether C holds
+    zeros. Returns false where `fill_words` does, and for invalid indices.
     """
     words = words_for_one(taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
     words[HOLDS_ZEROS], words[HELD] = zeroed, 0
     words[HAS_EPILOGUE] = words[FINISHES_LATER] = 0
-    failed = run_share(address, 0, words.ctypes.data)
-    return bool(not failed and words[REFUSED] == 0)
+    return run_both(address, converting, words)
 
 
 @kernel
 def run_alone_with_epilogue(
-    address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
-    held: int, code: int, bias: Array, lower: float, upper: float,
+    address: int, converting: int, indptr: Array, indices: Array, values: Array, B: Array,
+    out: Array, taken: int, held: int, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
     """Do what `run_alone` does; what `fill_epilogue` takes stands in place of `zeroed`."""
     words = words_for_one(taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
     fill_epilogue(words, taken, held, code, bias, lower, upper)
-    failed = run_share(address, 0, words.ctypes.data)
-    return bool(not failed and words[REFUSED] == 0)
+    return run_both(address, converting, words)
 
 
 @kernel
@@ -314,6 +331,8 @@ class EntryPoints:
     jobs : tuple
         By how A is taken, BY_ROWS to CONVERTED: the `Job` for several columns of B, and for a
         single one.
+    converting : Job
+        What converts A from CSC to CSR.
     """
 
     def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
@@ -322,6 +341,7 @@ class EntryPoints:
             for kernels in (ROW_KERNELS, COLUMN_KERNELS)
         )
         self.jobs = by_rows, by_columns, by_rows
+        self.converting = Job(convert, dtype.type, index_dtype.type)
         item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
         indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
         B = types.Array(item, dimensions, "A", True, aligned=False)
@@ -331,13 +351,14 @@ class EntryPoints:
     def run_alone(self) -> Any:
         """`run_alone` for such arrays."""
         flags = types.int64, types.boolean
-        return entry_point(run_alone, types.int64, *self._arrays, *flags)
+        return entry_point(run_alone, types.int64, types.int64, *self._arrays, *flags)
 
     @cached_property
     def run_alone_with_epilogue(self) -> Any:
         """`run_alone_with_epilogue` for such arrays."""
         others = types.int64, *EPILOGUE_TYPES
-        return entry_point(run_alone_with_epilogue, types.int64, *self._arrays, *others)
+        addresses = types.int64, types.int64
+        return entry_point(run_alone_with_epilogue, *addresses, *self._arrays, *others)
 
     @cached_property
     def fill_all_words(self) -> Any:

@@ -95,7 +95,7 @@ def products_of_both_forms(A: Any, x: np.ndarray) -> list[Any]:
     for kernel in kernels:
         _, address = address_of(kernel, A.dtype, A.indices.dtype)
         out = np.full(A.shape[0], np.nan, A.dtype)
-        done = points.run_alone(address, A.indptr, A.indices, A.data, x, out, taken, False)
+        done = points.run_alone(address, 0, A.indptr, A.indices, A.data, x, out, taken, False)
         products.append(out if done else None)
     return products
 

@@ -62,7 +62,8 @@ class DirectProduct:
         is_one_of_many = written > PREFETCH_BYTES and written > out.nbytes
         alone = threads == 1 and not (is_one_of_many and in_rows and self._taken == BY_ROWS)
         if alone and self._is_bare and residual is None:
-            return bool(entry_points.run_alone(address, 0, *self._parts, B, out, self._taken, False))
+            parts, taken = self._parts, self._taken
+            return bool(entry_points.run_alone(address, 0, *parts, B, out, taken, False))
         held = 0
         if residual is not None:
             out[...] = residual

@@ -215,8 +215,8 @@ class AttentionOperations:
         Raises
         ------
         InputError
-            If a mask is not sparse or not real, the masks differ in shape, `d` is less than 1, or
-            `scale` is not finite.
+            If a mask is not sparse or not real, or stores minus infinity (as one that is added to
+            scores does), the masks differ in shape, `d` is less than 1, or `scale` is not finite.
         NotImplementedError
             If the backend does not have the operation.
 

@@ -210,7 +210,8 @@ def as_columns(
     B, residual, out
         B, and what goes with it: of the same number of dimensions, or None.
     """
-    if isinstance(B, (list, tuple)):  # quicker than a union of types, which each call makes anew
+    # Quicker than a union of types, which each call makes anew.
+    if isinstance(B, (list, tuple, int, float)):
         B = host_array(f"{name}: B", B)
     dimensions = getattr(B, "ndim", 2)
     if dimensions == 2:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
-from portable_spdnn.sparse_arrays import of_same_pattern
+from portable_spdnn.sparse_arrays import csr_of, of_same_pattern
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
@@ -55,7 +54,7 @@ def sampled_products(
             counter = np.zeros(1, np.int64)
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)
         if len(scores):
-            first = _csr(scores[0], *pattern[::-1], mask.shape)
+            first = csr_of(scores[0], *pattern[::-1], mask.shape)
             found += [first, *(of_same_pattern(first, values) for values in scores[1:])]
     return found
 
@@ -64,20 +63,13 @@ def sparse_softmax(workers: ThreadPool, matrix: Any) -> Any:
     """Return the softmax of each row of a csr_array over its entries."""
     pattern = matrix.indptr.copy(), matrix.indices.copy()
     out = np.empty(matrix.nnz, matrix.dtype)
-    longest = int(np.diff(pattern[0]).max(initial=0))
     indptr, values = read_only(pattern[0]), read_only(np.ascontiguousarray(matrix.data))
     if out.size:
         pool = worth_waking(workers, EXPONENTIAL * out.size)
-        _run(pool, softmax_rows, np.zeros(1, np.int64), indptr, values, longest, out)
-    return _csr(out, *pattern[::-1], matrix.shape)
+        _run(pool, softmax_rows, np.zeros(1, np.int64), indptr, values, out)
+    return csr_of(out, *pattern[::-1], matrix.shape)
 
 
 def _run(workers: ThreadPool, kernel: Callable[..., None], *operands: Any) -> None:
     """Run a kernel on all threads, which share its operands, among them a counter of tasks."""
     workers.run(lambda worker: kernel(*operands))
-
-
-def _csr(values: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sp.csr_array:
-    result = sp.csr_array((values, indices, indptr), shape=shape)
-    result.has_canonical_format = True
-    return result

@@ -75,9 +75,11 @@ def sample(
 
 
 @kernel
-def softmax_rows(counter: Array, indptr: Array, values: Array, longest: int, out: Array) -> None:
+def softmax_rows(counter: Array, indptr: Array, values: Array, out: Array) -> None:
     """out = the softmax of each row's values; zeros where all of a row are -inf."""
-    rows = indptr.size - 1
+    rows, longest = indptr.size - 1, 0
+    for row in range(rows):
+        longest = max(longest, indptr[row + 1] - indptr[row])
     buffer = np.empty((longest + LANES - 1) // LANES * LANES, values.dtype)
     while True:
         first = fetch_add(counter, 0, 1) * QUERIES_EACH

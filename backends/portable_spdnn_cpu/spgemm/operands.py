@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn.sparse_arrays import common_value
+from portable_spdnn.sparse_arrays import common_value, csr_of
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 
 # Column c has bit c & 63 of word c >> 6.
@@ -120,6 +120,4 @@ def as_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -
     indices = indices.view(signed)
     if indptr[-1] < 1 << 31:
         indptr = indptr.astype(np.int32)
-    C = sp.csr_array((data, indices, indptr), shape=shape)
-    C.has_canonical_format = True
-    return C
+    return csr_of(data, indices, indptr, shape)

@@ -237,7 +237,10 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
 
     @abstractmethod
     def make_spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
-        """Return a handle for A B; both canonical csr of one float type."""
+        """Return a handle for A B; both canonical csr of one float type.
+
+        In one call of `spgemm` they may be the user's own, as those of `run_spmm`; else copies.
+        """
 
     @abstractmethod
     def run_layer(

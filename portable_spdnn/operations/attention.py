@@ -84,7 +84,7 @@ class AttentionOperations:
         -------
         sparse, shape (m, n), canonical, with the mask's pattern
             float64 if Q or K is, else float32. Where Q and K have heads, a list with one for
-            each; those of one mask for all heads share the arrays of their pattern.
+            each.
 
         Raises
         ------

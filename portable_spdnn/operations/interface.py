@@ -161,7 +161,7 @@ class Operations:
         >>> ps.get_backend("scipy").spgemm(A, A).toarray().tolist()
         [[2.0, 0.0], [0.0, 2.0]]
         """
-        return self.make_spgemm_handle(*self._factors(A, B)).numeric()
+        return self.make_spgemm_handle(*self._spgemm_operands(A, B)).numeric()
 
     def spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
         """Return a handle for C = A B, reusable with new values while the patterns stay.
@@ -176,7 +176,7 @@ class Operations:
         >>> handle.numeric(B_data=[5.0, 3.0]).toarray().tolist()
         [[6.0, 0.0], [0.0, 5.0]]
         """
-        A, B = self._factors(A, B)
+        A, B = self._spgemm_operands(A, B)
         return self.make_spgemm_handle(_own(A, A.dtype), _own(B, B.dtype))
 
     def layer(
@@ -278,15 +278,15 @@ class Operations:
         run = self.make_layer(_own(W, dtype), inputs, finish)
         return LayerHandle(self, shape, dtype, run, finish.zeros_stay)
 
-    def _factors(self, A: SparseOperand, B: SparseOperand) -> tuple[SparseOperand, SparseOperand]:
-        """Return what `spgemm` is given, checked and in one type."""
-        given = A, B
-        A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
-        check_inner("spgemm", A.shape, B.shape)
-        dtype = common_dtype("spgemm", A=A, B=B)
-        A = self._widened(A, dtype, "spgemm: A", given[0])
-        B = self._widened(B, dtype, "spgemm: B", given[1])
-        return cast(A, dtype), cast(B, dtype)
+    def _spgemm_operands(
+        self, A: SparseOperand, B: SparseOperand
+    ) -> tuple[SparseOperand, SparseOperand]:
+        """Return A and B canonical and of one type; themselves where they are so."""
+        left, right = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
+        check_inner("spgemm", left.shape, right.shape)
+        dtype = common_dtype("spgemm", A=left, B=right)
+        left = self._widened(left, dtype, "spgemm: A", A)
+        return left, self._widened(right, dtype, "spgemm: B", B)
 
     def _widened(
         self, operand: SparseOperand, dtype: DType, name: str, given: object

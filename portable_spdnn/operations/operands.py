@@ -210,7 +210,7 @@ def as_columns(
     B, residual, out
         B, and what goes with it: of the same number of dimensions, or None.
     """
-    # Quicker than a union of types, which each call makes anew.
+    # A number, too, for the error below. A tuple is quicker than a union of types.
     if isinstance(B, (list, tuple, int, float)):
         B = host_array(f"{name}: B", B)
     dimensions = getattr(B, "ndim", 2)

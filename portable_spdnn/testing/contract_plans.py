@@ -53,8 +53,8 @@ def test_plan(backend: ps.Backend, inputs: int, dtype: Any, bias: Any) -> None:
     categories, scores, active = oracle.infer(network, Y)
     paths = ["auto", "spmm"] + (["spgemm"] if bias[1] <= 0 else [])
     for path in paths:
-        # One input at a time, where that is not too slow; two inputs are in one batch or two.
-        sizes = (None, 1) if inputs < 7 else (None, 7, inputs + 1, 1 if inputs < 100 else 3)
+        # One input at a time, where that is not too slow. Few inputs are one batch whatever it is.
+        sizes = (7, 1) if inputs < 7 else (None, 7, inputs + 1, 1 if inputs < 100 else 3)
         for batch_size in sizes:
             for keep in (False, True):
                 options = ps.PlanOptions(dtype, path, batch_size, keep)

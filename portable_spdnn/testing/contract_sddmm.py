@@ -74,6 +74,18 @@ def test_sddmm_keeps_the_pattern_and_the_operands(backend: ps.Backend) -> None:
         assert again.nnz == stored.nnz
 
 
+def test_scores_of_a_head_are_its_own(backend: ps.Backend) -> None:
+    has(backend, "sddmm")
+    mask, Q = pattern(np.random.default_rng(3), (5, 5), 0.6), np.ones((3, 5, 2), np.float32)
+    Q[0, :3] = 0
+    scores: Any = backend.sddmm(mask, Q, Q)
+    first, *others = (host(backend, S) for S in scores)
+    expected = [S.toarray() for S in others]
+    first.eliminate_zeros()  # moves indices and offsets where they lie
+    for S, before in zip(others, expected, strict=True):
+        np.testing.assert_array_equal(S.toarray(), before)
+
+
 def test_sddmm_without_heads(backend: ps.Backend) -> None:
     has(backend, "sddmm")
     none = np.ones((0, 3, 16))
@@ -110,6 +122,15 @@ def test_softmax(backend: ps.Backend, shape: Any, spread: float, dtype: Any) -> 
         check_values(host(backend, found), S, expected, dtype)
         check_values(host(backend, backend.sparse_softmax(S)), S, expected, dtype)
         np.testing.assert_array_equal(S.data, before.data)
+
+
+@pytest.mark.parametrize("index", [np.uint32, np.uint64, np.int64])
+def test_softmax_of_indices_of_any_type(backend: ps.Backend, index: Any) -> None:
+    has(backend, "sparse_softmax")
+    S = sp.csr_array(np.eye(3, dtype=np.float32))
+    S.indices, S.indptr = S.indices.astype(index), S.indptr.astype(index)
+    found = host(backend, backend.sparse_softmax(S))
+    assert found.toarray().tolist() == np.eye(3).tolist()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -43,6 +43,30 @@ def test_spgemm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> 
     np.testing.assert_allclose(C.toarray(), expected, **tolerance(dtype))
 
 
+def test_spgemm_leaves_operands_alone_and_shares_no_memory_with_them(backend: ps.Backend) -> None:
+    rng = np.random.default_rng(5)
+    A, B = random_sparse(rng, (6, 7), 0.5, np.float32), sp.eye_array(7, dtype="f4", format="csr")
+    kept = [array.copy() for M in (A, B) for array in (M.data, M.indices, M.indptr)]
+    C = host(backend, backend.spgemm(A, B))
+    np.testing.assert_array_equal(C.toarray(), A.toarray())
+    for result in (C.data, C.indices, C.indptr):
+        result[:] = 0
+    for array, before in zip(
+        (array for M in (A, B) for array in (M.data, M.indices, M.indptr)), kept, strict=True
+    ):
+        np.testing.assert_array_equal(array, before)
+
+
+def test_operands_keep_their_own_flags(backend: ps.Backend) -> None:
+    indptr, indices = np.array([0, 3], np.int32), np.array([0, 1, 2], np.int32)
+    A = sp.csr_array((np.array([1, 2, 4], np.float32), indices, indptr), shape=(1, 3))
+    backend.spgemm(A, sp.eye_array(3, dtype=np.float32, format="csr"))
+    A.indices[1] = 0  # SciPy looks at it anew, unless it was told that there are no duplicates
+    A.sum_duplicates()
+    assert A.nnz == 2
+    assert A.toarray().tolist() == [[3, 0, 4]]
+
+
 def test_spgemm_handle_is_reused_with_new_values(backend: ps.Backend) -> None:
     rng = np.random.default_rng(4)
     A = random_sparse(rng, (30, 20), 0.3, np.float64)

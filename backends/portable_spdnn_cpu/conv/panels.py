@@ -206,8 +206,9 @@ def find_edges(task: Task, position: int, size: int, edges: Array) -> bool:
                     edges[v, number] = place - position
         edges[v, 0] = number
         for entry in range(v + width, height * width, width):
-            for place in range(1 + number):
-                edges[entry, place] = edges[v, place]
+            # Of an assignment of slices Numba compiles the error, too: its text takes four seconds.
+            for item in range(1 + number):
+                edges[entry, item] = edges[v, item]
     return True
 
 

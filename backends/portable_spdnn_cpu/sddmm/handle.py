@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn.sparse_arrays import csr_of, of_same_pattern
+from portable_spdnn.sparse_arrays import unchecked_csr
 from portable_spdnn_cpu.jit.compilation import Array, read_only
+from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.kernel import sample, softmax_rows
@@ -46,16 +47,16 @@ def sampled_products(
     factor, found = Q.dtype.type(scale), []
     for number, mask in enumerate(masks):
         part = slice(0, heads) if len(masks) == 1 else slice(number, number + 1)
-        pattern = mask.indptr.copy(), mask.indices.copy()
+        pattern = in_order(mask.indptr), in_order(mask.indices)
         scores = np.empty((Q[part].shape[0], mask.nnz), Q.dtype)
         if scores.size:
             where = heads_of(Q[part]), rows[part], length, step, block, d
             operands = tile, *map(read_only, pattern), *where, factor, scores
             counter = np.zeros(1, np.int64)
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)
-        if len(scores):
-            first = csr_of(scores[0], *pattern[::-1], mask.shape)
-            found += [first, *(of_same_pattern(first, values) for values in scores[1:])]
+        for values in scores:  # SciPy's methods may change the pattern of one in place
+            indptr, indices = (part.copy() for part in pattern)
+            found.append(unchecked_csr(values, indices, indptr, mask.shape))
     return found
 
 
@@ -67,7 +68,7 @@ def sparse_softmax(workers: ThreadPool, matrix: Any) -> Any:
     if out.size:
         pool = worth_waking(workers, EXPONENTIAL * out.size)
         _run(pool, softmax_rows, np.zeros(1, np.int64), indptr, values, out)
-    return csr_of(out, *pattern[::-1], matrix.shape)
+    return unchecked_csr(out, *pattern[::-1], matrix.shape)
 
 
 def _run(workers: ThreadPool, kernel: Callable[..., None], *operands: Any) -> None:

@@ -77,9 +77,10 @@ def sample(
 @kernel
 def softmax_rows(counter: Array, indptr: Array, values: Array, out: Array) -> None:
     """out = the softmax of each row's values; zeros where all of a row are -inf."""
-    rows, longest = indptr.size - 1, 0
-    for row in range(rows):
-        longest = max(longest, indptr[row + 1] - indptr[row])
+    rows = indptr.size - 1
+    longest: Any = 0
+    for row in range(rows):  # NumPy would take 9 microseconds more
+        longest = max(longest, np.int64(indptr[row + 1]) - np.int64(indptr[row]))
     buffer = np.empty((longest + LANES - 1) // LANES * LANES, values.dtype)
     while True:
         first = fetch_add(counter, 0, 1) * QUERIES_EACH
@@ -90,7 +91,7 @@ def softmax_rows(counter: Array, indptr: Array, values: Array, out: Array) -> No
             if begin == end:
                 continue
             given, result, count = values[begin:end], out[begin:end], end - begin
-            for entry in range(given.size):
+            for entry in range(given.size):  # see `conv.panels.find_edges`
                 buffer[entry] = given[entry]
             most = largest(buffer, 0, count)
             if most == -np.inf:

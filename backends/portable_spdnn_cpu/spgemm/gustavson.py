@@ -37,9 +37,10 @@ COUNTED_ROWS = 1 << 10  # rows whose products a thread counts at a time
 
 def count_products(pool: ThreadPool, A: CsrOperand, B: CsrOperand) -> Array:
     """Return the multiply-adds of each row of A B."""
-    length = common_value(np.diff(B.indptr))
-    if length is not None:
-        return np.asarray(np.diff(A.indptr) * length)
+    if A.indices.size >= B.indptr.size:  # else it takes longer to look at all rows of B
+        length = common_value(np.diff(B.indptr))
+        if length is not None:
+            return np.asarray(np.diff(A.indptr) * length)
     products = np.empty(A.indptr.size - 1, np.int64)
     counter = np.zeros(1, np.int64)
     pool.run(lambda thread: count_products_of_rows(counter, A, B.indptr, products))

@@ -8,8 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn.sparse_arrays import common_value, csr_of
+from portable_spdnn.sparse_arrays import common_value, unchecked_csr
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
+from portable_spdnn_cpu.jit.jobs import in_order
 
 # Column c has bit c & 63 of word c >> 6.
 ONE, SIX, LOW_SIX = np.uint64(1), np.uint64(6), np.uint64(63)
@@ -67,13 +68,16 @@ class Product(NamedTuple):
 
 
 def as_operand(matrix: SparseOperand) -> CsrOperand:
-    """Bring a csr_array into the form that kernels take; copies only arrays of another type."""
+    """Bring a csr_array into the form that kernels take.
+
+    Arrays of another type are copied, and strided ones: kernels would be compiled anew for these.
+    """
     narrow = np.int32 if matrix.shape[1] <= 1 << 31 else np.int64
     unsigned = np.uint32 if narrow == np.int32 else np.uint64
     return CsrOperand(
-        read_only(matrix.indptr.astype(np.int64, copy=False)),
-        read_only(matrix.indices.astype(narrow, copy=False).view(unsigned)),
-        read_only(matrix.data),
+        read_only(in_order(matrix.indptr.astype(np.int64, copy=False))),
+        read_only(in_order(matrix.indices.astype(narrow, copy=False)).view(unsigned)),
+        read_only(in_order(matrix.data)),
         int(matrix.shape[1]),
         matrix.dtype.type(np.nan),
         NO_BITMAPS,
@@ -120,4 +124,4 @@ def as_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -
     indices = indices.view(signed)
     if indptr[-1] < 1 << 31:
         indptr = indptr.astype(np.int32)
-    return csr_of(data, indices, indptr, shape)
+    return unchecked_csr(data, indices, indptr, shape)

@@ -15,6 +15,7 @@ from spgemm_settings import forced, matrix, same_bits
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.spgemm import operands, row_bins
+from portable_spdnn_cpu.spgemm.gustavson import add_rows, count_products_of_rows
 
 
 def scipy_product(A: Any, B: Any) -> Any:
@@ -225,3 +226,25 @@ def test_spgemm_by_bitmaps_agrees_with_spgemm_without(
         np.testing.assert_array_equal(one.indptr, other.indptr)
         np.testing.assert_allclose(one.data, other.data, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(one.toarray(), oracle.spmm(A, B.toarray()), rtol=1e-5, atol=1e-6)
+
+
+def test_strided_and_misaligned_operands_are_not_compiled_for() -> None:
+    backend, rng = ps.get_backend("numba"), np.random.default_rng(1)
+    A, B = (matrix(rng, (9, 9), 0.4, np.float32, False) for _ in range(2))
+    expected, layer = backend.spgemm(A, B), backend.layer(B, A)
+    kernels = count_products_of_rows, add_rows
+    compiled = [len(kernel.signatures) for kernel in kernels]
+    assert all(compiled)
+    for strides in (True, False):
+        odd = A.copy()
+        for name in ("data", "indices", "indptr"):
+            items = getattr(A, name)
+            if strides:
+                other = np.zeros(2 * items.size, items.dtype)[::2]
+            else:
+                other = np.zeros(items.nbytes + 1, np.uint8)[1:].view(items.dtype)
+            other[:] = items
+            setattr(odd, name, other)
+        np.testing.assert_array_equal(backend.spgemm(odd, B).toarray(), expected.toarray())
+        np.testing.assert_array_equal(backend.layer(B, odd).toarray(), layer.toarray())
+    assert [len(kernel.signatures) for kernel in kernels] == compiled

@@ -43,7 +43,7 @@ class Columns(SparseMicrokernel):
             place = self.add(place, self.times(size, self.itemsize))
 
     def start(self) -> None:
-        """Emit that rows of C are zero, or hold the residual, and have their bias."""
+        """Emit that rows of C are zero unless they hold the residual, and that bias is added."""
         builder = self.builder
         anew = builder.not_(builder.or_(self.holds_zeros, self.has_residual))
         with builder.if_then(anew), self.loop(self.zero, self.words[ROWS]) as row:

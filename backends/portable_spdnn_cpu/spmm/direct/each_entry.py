@@ -94,22 +94,22 @@ class EntriesOfRows(EntriesOfColumns):
     def begin_block(self, begin: Value, end: Value, entries: Value) -> None:
         """Emit that rows begin .. end - 1 of C are zero, and that their pages exist.
 
-        Where C holds zeros, to read what the system has not made yet, and then to write it, are two
-        faults for a page: so a zero is written to each first, unless these rows have fewer entries
-        than pages.
+        There is no epilogue. Where C holds zeros, to read a page that the system has not mapped
+        yet, and then to write it, costs two page faults: so a zero is written to each first, unless
+        these rows have fewer entries than pages.
         """
         builder = self.builder
         start, stop = (self.row_of(self.out, row, OUT_ROW) for row in (begin, end))
         size = builder.sub(stop, start)
-        with builder.if_else(self.holds_zeros) as (held, new):
-            with held:
+        with builder.if_else(self.holds_zeros) as (zeroed, unwritten):
+            with zeroed:
                 reached = self.times(entries, PAGE_BYTES)
                 with (
                     builder.if_then(builder.icmp_unsigned(">=", reached, size)),
                     self.loop(start, stop, PAGE_BYTES) as address,
                 ):
                     self.store(ir.Constant(self.scalar, 0.0), address)
-            with new:
+            with unwritten:
                 cgutils.memset(builder, builder.inttoptr(start, BYTE.as_pointer()), size, 0)
 
     def places(self, entry: Value, number: Value) -> tuple[Value, Value, Value]:

@@ -27,7 +27,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 
 @kernel_part
 def begin_rows(words: Any, dtype: Any) -> None:
-    """Let rows of C be their bias, or zero, plus the residual, which they hold if there is one."""
+    """Set rows of C to their bias, or to zero; or add it to the residual, which C holds then."""
     columns = words[COLUMNS]
     C = array_at(words[OUT], words[ROWS] * columns, dtype)
     if not words[HAS_EPILOGUE]:
@@ -36,16 +36,16 @@ def begin_rows(words: Any, dtype: Any) -> None:
         return
     if words[ROWS] == 0:
         return  # there may be no bias
-    accumulates = words[HELD] != 0
+    has_residual = words[HELD] != 0
     bias = array_at(words[BIAS], words[ROWS], np.float64)
     if not words[BIAS_STEP]:
-        set_or_add_one(C, dtype(bias[0]), accumulates)
+        set_or_add_one(C, dtype(bias[0]), has_residual)
     elif columns == 1:
-        set_or_add_each(C, bias, accumulates, dtype)
+        set_or_add_each(C, bias, has_residual, dtype)
     else:
         for row in range(words[ROWS]):
             span = C[row * columns : (row + 1) * columns]
-            set_or_add_one(span, dtype(bias[row]), accumulates)
+            set_or_add_one(span, dtype(bias[row]), has_residual)
 
 
 @kernel_part

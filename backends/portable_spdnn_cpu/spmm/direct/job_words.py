@@ -18,15 +18,16 @@ OUT_BYTES
 SCRATCH
     The address of memory, `copies.scratch_bytes` of it, for one worker.
 HOLDS_ZEROS
-    Whether C holds zeros, which need not be written then; never with an epilogue.
+    Whether C holds zeros already, so that the kernel need not write them; 0 with an epilogue or a
+    residual.
 HELD
     The address of the residual, 0 if there is none. It lies as C does: C itself, or, by rows,
     another array, so that no load of a row waits for a masked store of the row before.
 HAS_EPILOGUE
     Whether microkernels, or passes over C before and after them, do what follows the sums.
 FINISHES_LATER
-    Whether it is done after all sums of a task instead, by `finish.finish_sums`: then HAS_EPILOGUE
-    is 0. BIAS to UPPER have no meaning where both are 0.
+    Whether it is done after all sums of a task instead, by `finish.finish_sums`, of a single column
+    in CSR: then HAS_EPILOGUE is 0. Where both are, BIAS to UPPER are not set.
 BIAS, BIAS_STEP
     The address of the bias of row 0, a float64, and the bytes to that of the next row.
 ACTIVATION

@@ -61,9 +61,9 @@ class DirectProduct:
         # `run_shared` alone can say that more is written than C.
         is_one_of_many = written > PREFETCH_BYTES and written > out.nbytes
         alone = threads == 1 and not (is_one_of_many and in_rows and self._taken == BY_ROWS)
+        operands = *self._parts, B, out
         if alone and self._is_bare and residual is None:
-            parts, taken = self._parts, self._taken
-            return bool(entry_points.run_alone(address, 0, *parts, B, out, taken, False))
+            return bool(entry_points.run_alone(address, 0, *operands, self._taken, False))
         held = 0
         if residual is not None:
             out[...] = residual
@@ -75,7 +75,7 @@ class DirectProduct:
             )
             return bool(done)
         done = entry_points.run_alone_with_epilogue(
-            address, 0, *self._parts, B, out, self._taken, held, *self._finish
+            address, 0, *operands, self._taken, held, *self._finish
         )
         return bool(done)
 

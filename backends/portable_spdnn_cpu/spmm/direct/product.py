@@ -324,7 +324,7 @@ def multiply(
         or is_fortran
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
     ):
-        addresses = job.address, entry_points.converting.address if converts else 0
+        addresses = job.address, entry_points.conversion.address if converts else 0
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
             done = entry_points.run_alone(*addresses, *parts, B, out, taken, zeroed)

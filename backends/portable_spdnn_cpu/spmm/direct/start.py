@@ -241,9 +241,10 @@ def words_for_one(
 
 @job_kernel
 def convert(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
-    """Let a job have A in CSR, which is given in CSC with valid offsets; see `fill_rows`.
+    """Convert A, given in CSC with valid offsets, to CSR, which the words then name.
 
-    SCRATCH has the room that `empty_words` makes. REFUSED is set where an index is invalid.
+    SCRATCH has the room that `empty_words` makes. REFUSED is set where an index is invalid: see
+    `fill_rows`. This is a job of its own so that it is compiled only where A is converted.
     """
     indptr = array_at(words[INDPTR], words[K] + 1, index_dtype)
     entries, rows = indptr[words[K]], words[ROWS]
@@ -263,15 +264,16 @@ def convert(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def run_both(address: int, converting: int, words: Any) -> bool:
-    """Run the job at an address, after the one that converts A, unless that address is 0.
+def run_jobs(address: int, converting: int, taken: int, words: Any) -> bool:
+    """Run the job at `address`, after that at `converting` where A is converted.
 
-    Returns false where either fails, or A is refused.
+    Returns false where either fails, A is refused, or `converting` does not go with `taken`.
     """
-    failed = converting != 0 and run_share(converting, 0, words.ctypes.data)
-    if not failed and words[REFUSED] == 0:
-        failed = run_share(address, 0, words.ctypes.data)
-    return bool(not failed and words[REFUSED] == 0)
+    if (taken == CONVERTED) != (converting != 0):
+        return False
+    if converting and (run_share(converting, 0, words.ctypes.data) or words[REFUSED]):
+        return False
+    return bool(not run_share(address, 0, words.ctypes.data) and words[REFUSED] == 0)
 
 
 @kernel
@@ -279,9 +281,9 @@ def run_alone(
     address: int, converting: int, indptr: Array, indices: Array, values: Array, B: Array,
     out: Array, taken: int, zeroed: bool,
 ) -> bool:  # fmt: skip
-    """Compute C on the calling thread by the job at an address, which is that for `taken`.
+    """Compute C on the calling thread by the job at `address`, which is that for `taken`.
 
-    `converting` is the address of the job that converts A before, or 0. `zeroed`: whether C holds
+    `converting` is the address of `convert` where A is converted, else 0. `zeroed`: whether C holds
     zeros. Returns false where `fill_words` does, and for invalid indices.
     """
     words = words_for_one(taken, indptr, indices, values, B, out)
@@ -289,7 +291,7 @@ def run_alone(
         return False
     words[HOLDS_ZEROS], words[HELD] = zeroed, 0
     words[HAS_EPILOGUE] = words[FINISHES_LATER] = 0
-    return run_both(address, converting, words)
+    return run_jobs(address, converting, taken, words)
 
 
 @kernel
@@ -302,7 +304,7 @@ def run_alone_with_epilogue(
     if words[REFUSED]:
         return False
     fill_epilogue(words, taken, held, code, bias, lower, upper)
-    return run_both(address, converting, words)
+    return run_jobs(address, converting, taken, words)
 
 
 @kernel
@@ -331,8 +333,8 @@ class EntryPoints:
     jobs : tuple
         By how A is taken, BY_ROWS to CONVERTED: the `Job` for several columns of B, and for a
         single one.
-    converting : Job
-        What converts A from CSC to CSR.
+    conversion : Job
+        That of `convert`.
     """
 
     def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
@@ -341,7 +343,7 @@ class EntryPoints:
             for kernels in (ROW_KERNELS, COLUMN_KERNELS)
         )
         self.jobs = by_rows, by_columns, by_rows
-        self.converting = Job(convert, dtype.type, index_dtype.type)
+        self.conversion = Job(convert, dtype.type, index_dtype.type)
         item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
         indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
         B = types.Array(item, dimensions, "A", True, aligned=False)

@@ -213,6 +213,30 @@ def test_one_compilation_starts_products_in_csr_and_csc() -> None:
     assert [len(kernel.signatures) for kernel in starts] == compiled
 
 
+@pytest.mark.parametrize("epilogue", [None, ps.Epilogue(1.0, "relu")])
+def test_an_invalid_index_is_refused_where_a_is_converted(epilogue: Any) -> None:
+    A, B = sp.csc_array(matrix(3, (10, 12), 0.5)), np.ones((12, 3), np.float32)
+    assert multiply(POOLS[0], "csc converted", A, B, epilogue) is not None
+    for index in (-1, 10, 1 << 30):
+        A.indices[5] = index
+        for pool in POOLS:
+            assert multiply(pool, "csc converted", A, B, epilogue) is None
+
+
+def test_the_job_that_converts_goes_with_how_a_is_taken() -> None:
+    A, B = matrix(3, (10, 12), 0.5), np.ones((12, 3), np.float32)
+    points: Any = start.compiled(A.dtype, A.indices.dtype, 2)
+    job, conversion = points.jobs[start.BY_ROWS][0].address, points.conversion.address
+    out = np.empty((10, 3), np.float32)
+    operands = A.indptr, A.indices, A.data, B, out
+    assert points.run_alone(job, 0, *operands, start.BY_ROWS, False)
+    assert not points.run_alone(job, conversion, *operands, start.BY_ROWS, False)
+    A = sp.csc_array(A)
+    operands = A.indptr, A.indices, A.data, B, out
+    assert points.run_alone(job, conversion, *operands, start.CONVERTED, False)
+    assert not points.run_alone(job, 0, *operands, start.CONVERTED, False)
+
+
 def test_arrays_that_do_not_fit_are_refused() -> None:
     A, B = matrix(3, (10, 12), 0.5), np.ones((12, 3), np.float32)
     backend = ps.get_backend("numba")

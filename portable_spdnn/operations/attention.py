@@ -83,8 +83,7 @@ class AttentionOperations:
         Returns
         -------
         sparse, shape (m, n), canonical, with the mask's pattern
-            float64 if Q or K is, else float32. Where Q and K have heads, a list with one for
-            each.
+            float64 if Q or K is, else float32. Where Q and K have heads, a list with one for each.
 
         Raises
         ------

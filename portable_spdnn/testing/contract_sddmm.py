@@ -160,7 +160,7 @@ def test_sddmm_and_softmax_name_what_does_not_fit(backend: ps.Backend) -> None:
         backend.sddmm(mask, K, K)
     with refused("sddmm", "mask is 4 x 5", "K", 4):
         backend.sddmm(mask, Q, Q)
-    with refused("sddmm", "d", 2, 3):
+    with refused("sddmm", "Q has 2 columns", "K 3"):
         backend.sddmm(mask, Q[..., :2], K)
     with refused("sddmm", "heads", 1, 2):
         backend.sddmm(mask, Q[:1], K)

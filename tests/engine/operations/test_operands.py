@@ -45,6 +45,12 @@ def test_the_common_type_holds_all_values(types: str, expected: str) -> None:
     assert common_dtype("spmm", A=operands[0], B=operands[-1], residual=None) == np.dtype(expected)
 
 
+@pytest.mark.parametrize("B", [3.0, 3, True, np.float32(3)])
+def test_a_number_is_no_vector(B: Any) -> None:
+    with pytest.raises(ps.InputError, match="spmm: B has 0 dimensions; 1 or 2 are expected"):
+        ps.get_backend("scipy").spmm(sp.csr_array(np.eye(2)), B)
+
+
 def test_what_is_not_real_is_refused() -> None:
     with pytest.raises(ps.InputError, match="spmm: B has type complex128; real numbers"):
         common_dtype("spmm", A=np.zeros((1, 1)), B=np.zeros((1, 1), complex))

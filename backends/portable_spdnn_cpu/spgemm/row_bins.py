@@ -130,23 +130,32 @@ def bin_rows(
     dict from accumulator to RowBin
         Only of accumulators that have rows.
     """
-    chunk_products = max(int(products.sum()) // (CHUNKS * threads), MIN_PRODUCTS)
+    total = int(products.sum())
+    chunk_products = max(total // (CHUNKS * threads), MIN_PRODUCTS)
     bins = {}
     accumulators = np.where(products > 0, accumulators, -1)
     for accumulator in (DENSE, HASH, SORTED):
         (rows,) = (accumulators == accumulator).nonzero()
         if not rows.size:
             continue
-        heavy = products[rows] > chunk_products
-        if heavy.any():
-            rows = np.concatenate((rows[heavy], rows[~heavy]))
-        alone = int(heavy.sum())
-        ends = np.cumsum(products[rows[alone:]])
-        # A chunk ends with the row that fills it.
-        cuts = alone + np.flatnonzero(np.diff(ends // chunk_products)) + 1
-        first = np.arange(min(alone + 1, rows.size))
-        offsets = np.concatenate((first, cuts, [rows.size]))
+        if total < chunk_products:
+            offsets = np.array([0, rows.size])
+        else:
+            rows, offsets = _chunks(rows, products, chunk_products)
         longest = products[rows] if accumulator == SORTED else bounds[rows]
         capacities = np.add.reduceat(bounds[rows], offsets[:-1])
         bins[accumulator] = RowBin(rows, offsets, capacities, int(longest.max()))
     return bins
+
+
+def _chunks(rows: Array, products: Array, chunk_products: int) -> tuple[Array, Array]:
+    """Return rows in the order in which they are computed, and where chunks of them begin."""
+    heavy = products[rows] > chunk_products
+    if heavy.any():
+        rows = np.concatenate((rows[heavy], rows[~heavy]))
+    alone = int(heavy.sum())
+    ends = np.cumsum(products[rows[alone:]])
+    # A chunk ends with the row that fills it.
+    cuts = alone + np.flatnonzero(np.diff(ends // chunk_products)) + 1
+    first = np.arange(min(alone + 1, rows.size))
+    return rows, np.concatenate((first, cuts, [rows.size]))

@@ -24,7 +24,7 @@ from portable_spdnn.operations.heads import PreparedAttention
 from portable_spdnn.operations.operands import DenseOperand, SparseOperand
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.sparse_arrays import check_structure, of_same_pattern
+from portable_spdnn.sparse_arrays import check_structure, marked_canonical
 from portable_spdnn_cpu.jit import default_threads
 from portable_spdnn_cpu.machine.cpu_info import processor_name
 
@@ -82,10 +82,7 @@ class NumbaBackend(Backend):
         matrix: Any = array if converted is None else converted
         if not is_canonical(matrix) or matrix.dtype.itemsize < np.dtype(dtype).itemsize:
             return super().sparse_operand(name, matrix, dtype)
-        # Of a user's matrix, whose own flags would be wrong once its arrays are changed.
-        matrix = of_same_pattern(matrix, matrix.data)
-        matrix.has_canonical_format = True
-        return matrix  # type: ignore[no-any-return]
+        return marked_canonical(matrix)  # type: ignore[no-any-return]
 
     @cached_property
     def _direct(self) -> Any:

@@ -205,8 +205,8 @@ def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: 
             )
     if Q.shape[-1] != K.shape[-1] or not Q.shape[-1]:
         raise InputError(
-            f"{name}: Q has {Q.shape[-1]} columns and K {K.shape[-1]}; both must have as many, at "
-            "least 1"
+            f"{name}: Q has {Q.shape[-1]} columns and K {K.shape[-1]}; both must have the "
+            "same number, at least 1"
         )
 
 

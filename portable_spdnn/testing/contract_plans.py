@@ -53,7 +53,7 @@ def test_plan(backend: ps.Backend, inputs: int, dtype: Any, bias: Any) -> None:
     categories, scores, active = oracle.infer(network, Y)
     paths = ["auto", "spmm"] + (["spgemm"] if bias[1] <= 0 else [])
     for path in paths:
-        # One input at a time, where that is not too slow. Few inputs are one batch whatever it is.
+        # One input at a time, where that is not too slow. Six inputs and fewer are a batch of 7.
         sizes = (7, 1) if inputs < 7 else (None, 7, inputs + 1, 1 if inputs < 100 else 3)
         for batch_size in sizes:
             for keep in (False, True):

@@ -55,7 +55,7 @@ def sampled_products(
             counter = np.zeros(1, np.int64)
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)
         for values in scores:  # SciPy's methods may change the pattern of one in place
-            indptr, indices = (part.copy() for part in pattern)
+            indptr, indices = (array.copy() for array in pattern)
             found.append(unchecked_csr(values, indices, indptr, mask.shape))
     return found
 

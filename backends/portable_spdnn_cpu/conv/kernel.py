@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
+from portable_spdnn_cpu.conv.gathers import MAX_EDGES
 from portable_spdnn_cpu.conv.packing import (
     FIRST_ENTRY,
     FIRST_SOURCE,
@@ -35,11 +36,11 @@ from portable_spdnn_cpu.conv.panels import (
     copy_band,
     cut_rows,
     find_edges,
-    gather_whole,
     mask_panel,
 )
-from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
+from portable_spdnn_cpu.conv.spans import finish_span
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
+from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.job_start import (
     COUNTERS,
     FIRST_OWN,
@@ -49,18 +50,24 @@ from portable_spdnn_cpu.jit.job_start import (
     WORKERS,
     WORKSPACE,
 )
-from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, call_kernel, float_of, next_task
+from portable_spdnn_cpu.jit.jobs import (
+    LENGTH,
+    Job,
+    array_at,
+    call_code,
+    float_of,
+    next_task,
+    number_of_code,
+)
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_items_to_write
-from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS
-from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
 # `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; the least and
 # the greatest of the sources; how much memory each worker has, and where in it the panel and so on
-# are; how many items a whole panel's row has, by which rows of all panels are apart; the addresses
-# of the kernels of whole panels and of the panel that is left; then the numbers of `Task`. Images
+# are; how many items a whole panel's row has, by which rows of all panels are apart; PANEL_WORDS
+# words of whole panels, and as many of the panel that is left; then the numbers of `Task`. Images
 # are of shape (images, groups, channels, height, width), results (images, groups, outputs, rows,
 # columns).
 (
@@ -68,15 +75,17 @@ from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
     SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, VISITS, OFFSETS, VALUES, BIAS,
     ACTIVATION, LOWER, UPPER,
     MIN_SOURCE, MAX_SOURCE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, EDGES_AT,
-    PANEL_ITEMS, PANEL_KERNEL, REST_KERNEL, TASK,
-) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
+    PANEL_ITEMS, WHOLE,
+) = range(FIRST_OWN, FIRST_OWN + 23)  # fmt: skip
+# Of panels: their vectors, and where the code for so many is, of `gathers` and
+# `spmm.stream.row_loops`.
+VECTORS, GATHER_MASKED, GATHER_WHOLE, SUM_ROWS, FINISH_ROWS, PANEL_WORDS = range(6)
+REST = WHOLE + PANEL_WORDS
+TASK = REST + PANEL_WORDS
 # Vectors of a whole panel, where an image has as many: 7 of 16 pixels are two rows of 56, or four
 # of 28. What is left of an image is a panel of fewer: of as many as it needs, or of the next number
 # in LAST_WIDTHS, since the kernel of each takes a second and more to compile, once on a machine.
 WIDTHS, LAST_WIDTHS = (2, 4, 7), (1, 2, 4, 6, 7)
-# Vectors are copied whole where no column of the kernel sees nothing at more positions of a panel:
-# two of each row of 14 pixels in the widest panel of float32, by a kernel 5 wide.
-MAX_EDGES = 16
 
 
 def last_width(vectors: int) -> int:
@@ -123,37 +132,32 @@ def convolve_tasks(worker: int, words: Array, dtype: Any) -> None:
             base = -first_row * task.pitch
         whole = end - (end - begin) % size
         if begin < whole:
-            panels = image, group, part, base, begin, whole
-            call_kernel(words[PANEL_KERNEL], worker, words, panels)
+            convolve_panels(worker, words, WHOLE, image, group, part, base, begin, whole, dtype)
         if whole < end:
-            panels = image, group, part, base, whole, end
-            call_kernel(words[REST_KERNEL], worker, words, panels)
+            convolve_panels(worker, words, REST, image, group, part, base, whole, end, dtype)
 
 
-@job_kernel
+@kernel_part
 def convolve_panels(
     worker: int,
-    words: Array,
+    words: Any,
+    kind: int,
     image: int,
     group: int,
     part: int,
     base: int,
     begin: int,
     end: int,
-    width: tuple[int, ...],
-    halved: tuple[int, ...],
     dtype: Any,
 ) -> None:
     """Compute the positions begin .. end - 1 of a result for a part of a group's outputs.
 
-    They are panels of len(width) vectors: whole ones, or the one that is left, whose last vectors
-    may be partly filled or empty. Where `halved` is not empty only the first half of the last
-    vector is computed, since no position lies in the other half. `base` is where in images, or in
-    what was copied of them, position 0 begins.
+    They are whole panels, or the one that is left, whose last vectors may be partly filled or
+    empty: `kind`, WHOLE or REST, is where the words are of such panels. `base` is where in images,
+    or in what was copied of them, position 0 begins.
     """
+    stay_apart()  # so that there is one copy of it, for both kinds
     task = task_of(words)
-    sources = array_at(words[SOURCES], LENGTH, np.int64)
-    kernel_entries = array_at(words[KERNEL_ENTRIES], LENGTH, np.uint32)
     ranges = array_at(words[RANGES], LENGTH, np.int64)
     blocks = array_at(words[BLOCKS], (LENGTH, 5), np.int64)
     bias = array_at(words[BIAS], LENGTH, dtype)
@@ -161,12 +165,12 @@ def convolve_panels(
     out = array_at(words[OUT], LENGTH, dtype)
     own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
     # Phases begin a worker's memory, and the panel follows.
-    seen = array_at(own if task.copied else words[INPUT], LENGTH, dtype)
+    seen = own if task.copied else words[INPUT]
     readable_items = task.images * task.groups * task.channels * task.height * task.width
     if task.copied:
         readable_items = words[PANEL_AT] // out.itemsize
     panel_at, sums_at, apart = own + words[PANEL_AT], own + words[SUMS_AT], words[PANEL_ITEMS]
-    panel, sums = array_at(panel_at, LENGTH, dtype), array_at(sums_at, LENGTH, dtype)
+    sums = array_at(sums_at, LENGTH, dtype)
     masks = array_at(own + words[MASKS_AT], LENGTH, np.uint32)
     spans = array_at(own + words[SPANS_AT], (LENGTH, 3), np.int64)
     edges = array_at(own + words[EDGES_AT], (LENGTH, 1 + MAX_EDGES), np.int64)
@@ -174,7 +178,8 @@ def convolve_panels(
     low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
     bounded = low > -np.inf or high < np.inf
     lanes = VECTOR_BYTES // out.itemsize
-    size = len(width) * lanes
+    vectors = words[kind + VECTORS]
+    size = vectors * lanes
     plane = task.rows * task.columns
     prefetches = task.images * task.groups * task.outputs * plane * out.itemsize > PREFETCH_BYTES
     # Of `finish_rows`: the stride is of no account for a panel that is gathered, of which there is
@@ -197,41 +202,37 @@ def convolve_panels(
         is_readable &= source + words[MAX_SOURCE] + size <= readable_items
         is_whole = apart == size and is_readable and find_edges(task, position, size, edges)
         if not is_whole:
-            mask_panel(task, position, len(width), lanes, masks)
+            mask_panel(task, position, vectors, lanes, masks)
         # Whether the panel's pixels follow each other in the result and reach into its last vector,
         # as `finish_rows` has them: then sums are finished in registers.
         is_contiguous = task.pitch == task.columns and count > size - lanes
         target = first_plane + position
         for block in range(first_block, last_block + 1):
             one = blocks[block]
-            begin_k, end_k = one[FIRST_SOURCE], one[LAST_SOURCE]
-            if is_whole:
-                gather_whole(
-                    width, panel, seen, source, sources, kernel_entries, begin_k, end_k, edges
-                )
-            else:
-                gather_panel(
-                    width, panel, apart, seen, source, sources, kernel_entries, begin_k, end_k,
-                    masks,
-                )  # fmt: skip
+            unseen = words[EDGES_AT] if is_whole else words[MASKS_AT]
+            gathered = (
+                panel_at, apart, seen, source, words[SOURCES], words[KERNEL_ENTRIES],
+                one[FIRST_SOURCE], one[LAST_SOURCE], own + unseen,
+            )  # fmt: skip
+            call_code(words[kind + (GATHER_WHOLE if is_whole else GATHER_MASKED)], gathered)
             later = block != first_block
             if block < last_block or not is_contiguous:
-                sum_rows(
-                    BY_OFFSETS, width, VECTOR_BYTES, halved, dtype, words[VISITS], one[FIRST_VISIT],
-                    one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at,
-                    sums_at, later, False,
+                summed = (
+                    words[VISITS], one[FIRST_VISIT], one[LAST_VISIT], words[OFFSETS],
+                    words[VALUES], one[FIRST_ENTRY], panel_at, sums_at, later, False,
                 )  # fmt: skip
+                call_code(words[kind + SUM_ROWS], summed)
                 continue
             residual_at = words[RESIDUAL]
             if residual_at:
                 residual_at += target * out.itemsize
-            finish_rows(
-                BY_OFFSETS, width, VECTOR_BYTES, halved, (), dtype, words[VISITS], one[FIRST_VISIT],
-                one[LAST_VISIT], words[OFFSETS], words[VALUES], one[FIRST_ENTRY], panel_at, stride,
-                panels, count, skipped, sums_at, later, False, words[OUT] + target * out.itemsize,
-                plane, bias_at, residual_at, plane, bounded, dtype(low), dtype(high), False,
-                prefetches,
+            finished = (
+                words[VISITS], one[FIRST_VISIT], one[LAST_VISIT], words[OFFSETS], words[VALUES],
+                one[FIRST_ENTRY], panel_at, stride, panels, count, skipped, sums_at, later, False,
+                words[OUT] + target * out.itemsize, plane, bias_at, residual_at, plane, bounded,
+                low, high, False, prefetches,
             )  # fmt: skip
+            number_of_code(words[kind + FINISH_ROWS], finished)
         if is_contiguous and code <= RELU:
             continue
         pieces = cut_rows(task, position, count, spans)
@@ -250,13 +251,3 @@ def convolve_panels(
 
 
 JOBS = {dtype.name: Job(convolve_tasks, dtype.type) for dtype in VALUE_TYPES}
-# By vectors of a panel, whole or the last, whether only the first half of the last one is computed,
-# and type.
-PANEL_KERNELS = {
-    (width, halved, dtype.name): Job(
-        convolve_panels, (0,) * width, (0,) * halved, dtype.type, numbers=6
-    )
-    for width in LAST_WIDTHS
-    for halved in (False, True)
-    for dtype in VALUE_TYPES
-}

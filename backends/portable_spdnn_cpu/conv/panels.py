@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from portable_spdnn_cpu.conv.spans import copy_rows, copy_vectors
+from portable_spdnn_cpu.conv.spans import copy_rows
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 
 class Task(NamedTuple):
@@ -210,31 +209,6 @@ def find_edges(task: Task, position: int, size: int, edges: Array) -> bool:
             for item in range(1 + number):
                 edges[entry, item] = edges[v, item]
     return True
-
-
-@kernel_part
-def gather_whole(
-    width: tuple[int, ...],
-    panel: Array,
-    images: Array,
-    base: int,
-    sources: Array,
-    kernel_entries: Array,
-    first: int,
-    last: int,
-    edges: Array,
-) -> None:
-    """Gather as `gather_panel` does, where `edges` are the positions that see nothing.
-
-    Whole vectors are copied, and zeros stored to these positions: masked loads took 1.5 times as
-    long on an Intel Xeon.
-    """
-    size = len(width) * (VECTOR_BYTES // panel.itemsize)
-    for k in range(first, last):
-        row, entry = (k - first) * size, kernel_entries[k]
-        copy_vectors(width, panel, row, images, base + sources[k])
-        for number in range(1, 1 + edges[entry, 0]):
-            panel[row + edges[entry, number]] = 0
 
 
 @kernel_part

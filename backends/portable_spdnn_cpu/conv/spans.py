@@ -1,8 +1,7 @@
-"""Spans of neighbouring items, in vectors of the processor: copied, finished, gathered to a panel.
+"""Spans of neighbouring items, in vectors of the processor: copied, and finished.
 
 Nothing outside of a span is read or written: its last vector is masked, but by `copy_rows`, which
-writes whole vectors, and `copy_vectors`, which reads them too. So spans may end where
-memory does, and threads may write neighbouring ones.
+writes whole vectors. So spans may end where memory does, and threads may write neighbouring ones.
 """
 
 from __future__ import annotations
@@ -221,81 +220,6 @@ def finish_span(
                 emitter.over_span(args[4], functools.partial(finish, added=True))
             with otherwise:
                 emitter.over_span(args[4], functools.partial(finish, added=False))
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def gather_panel(
-    typingctx: Any,
-    width: Any,
-    panel: Any,
-    apart: Any,
-    images: Any,
-    base: Any,
-    sources: Any,
-    kernel_entries: Any,
-    first: Any,
-    last: Any,
-    masks: Any,
-) -> Emission:
-    """Copy what positions see of images to the rows of a panel, for some entries of kernels.
-
-    Row k - first of the panel, for k = first .. last - 1, begins at panel[(k - first) apart], where
-    a vector is aligned, and has len(width) vectors: what lies at images[base + sources[k]] and on,
-    with zeros in the lanes that bit masks[kernel_entries[k], v] of vector v has no 1 for. These are
-    not read, wherever they are.
-
-    All vectors are stored whole and aligned: a store that crosses a cache line takes as long as
-    several that do not.
-    """
-    vectors = len(width)
-    word = types.intp
-    signature = types.void(
-        width, panel, word, images, word, sources, kernel_entries, word, word, masks
-    )
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[1].dtype)
-        panel, images, sources, entries, masks = (
-            emitter.data(sig.args[n], args[n]) for n in (1, 3, 5, 6, 9)
-        )
-        base, first, last = args[4], args[7], args[8]
-        with cgutils.for_range_slice(builder, first, last, WORD(1), WORD) as (k, _):
-            source = builder.add(base, builder.load(builder.gep(sources, [k])))
-            entry = builder.zext(builder.load(builder.gep(entries, [k])), WORD)
-            row = builder.mul(builder.sub(k, first), args[2])
-            for vector in range(vectors):
-                shift = WORD(vector * emitter.lanes)
-                place = builder.add(builder.mul(entry, WORD(vectors)), WORD(vector))
-                mask = emitter.mask_of(builder.load(builder.gep(masks, [place])))
-                value = emitter.load_masked(emitter.at(images, builder.add(source, shift)), mask)
-                pointer = emitter.at(panel, builder.add(row, shift))
-                builder.store(value, pointer, align=VECTOR_BYTES)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def copy_vectors(
-    typingctx: Any, width: Any, panel: Any, to: Any, images: Any, start: Any
-) -> Emission:
-    """panel[to + q] = images[start + q] for all items q of len(width) vectors.
-
-    `to` is where a vector of the panel begins.
-    """
-    signature = types.void(width, panel, types.intp, images, types.intp)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[1].dtype)
-        panel, images = (emitter.data(sig.args[n], args[n]) for n in (1, 3))
-        for vector in range(len(width)):
-            shift = WORD(vector * emitter.lanes)
-            value = emitter.load(emitter.at(images, builder.add(args[4], shift)))
-            pointer = emitter.at(panel, builder.add(args[2], shift))
-            builder.store(value, pointer, align=VECTOR_BYTES)
         return context.get_dummy_value()
 
     return signature, codegen

@@ -11,6 +11,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv import kernel
+from portable_spdnn_cpu.conv.gathers import MAX_EDGES, masked_code, whole_code
 from portable_spdnn_cpu.conv.image_job import ImageJob
 from portable_spdnn_cpu.conv.packing import ImageLayout, PackedConv, image_layout, pack
 from portable_spdnn_cpu.conv.panels import Task
@@ -21,6 +22,8 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.stream.microkernels import last_is_halved
+from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS
+from portable_spdnn_cpu.spmm.stream.row_loops import finishing_code, summing_code
 
 
 class StreamConv:
@@ -106,7 +109,7 @@ class StreamConv:
             -(-self.geometry.group_outputs // self.cut.parts) * panel_items * self.dtype.itemsize,
             (height * width + height + width) * self.cut.vectors * 4,
             panel_items * 3 * 8,
-            height * width * (1 + kernel.MAX_EDGES) * 8,
+            height * width * (1 + MAX_EDGES) * 8,
         )
         ends = np.cumsum([-(-count // CACHE_LINE) * CACHE_LINE for count in items])
         words[kernel.PANEL_AT : kernel.EDGES_AT + 1] = ends[:-1]
@@ -114,16 +117,23 @@ class StreamConv:
         words[kernel.PANEL_ITEMS] = panel_items
         whole, rest = divmod(size.positions, panel_items)
         if whole:
-            words[kernel.PANEL_KERNEL] = self._address_of_kernel(self.cut.vectors, panel_items)
+            self._set_panel(words, kernel.WHOLE, self.cut.vectors, panel_items)
         if rest:
             vectors = kernel.last_width(-(-rest * self.dtype.itemsize // VECTOR_BYTES))
-            words[kernel.REST_KERNEL] = self._address_of_kernel(vectors, rest)
+            self._set_panel(words, kernel.REST, vectors, rest)
         return words
 
-    def _address_of_kernel(self, vectors: int, positions: int) -> int:
-        """Return the address of the kernel for panels of so many vectors and positions."""
-        halved = last_is_halved(positions * self.dtype.itemsize, vectors, VECTOR_BYTES)
-        return kernel.PANEL_KERNELS[vectors, halved, self.dtype.name].address
+    def _set_panel(self, words: Array, at: int, vectors: int, positions: int) -> None:
+        """Write the words of panels of so many vectors and positions."""
+        dtype = self.dtype
+        halved = last_is_halved(positions * dtype.itemsize, vectors, VECTOR_BYTES)
+        words[at : at + kernel.PANEL_WORDS] = (
+            vectors,
+            masked_code(vectors, dtype),
+            whole_code(vectors, dtype) if vectors == self.cut.vectors else 0,
+            summing_code(vectors, dtype, halved, VECTOR_BYTES),
+            finishing_code(vectors, dtype, BY_OFFSETS, halved=halved, vector_bytes=VECTOR_BYTES),
+        )
 
 
 def conv_size(

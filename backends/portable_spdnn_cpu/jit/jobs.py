@@ -70,14 +70,10 @@ class Job:
     *constants
         Types such as np.float32, integers, or tuples of integers. Each set of them has machine code
         of its own, to which they are not passed.
-    numbers : int
-        How many integers the kernel takes between the words and the constants. Where there are any
-        it is `call_kernel` that runs it, and not a pool.
     """
 
-    def __init__(self, function: Any, *constants: Any, numbers: int = 0) -> None:
-        self._compiled = function
-        self._constants, self._numbers = constants, numbers
+    def __init__(self, function: Any, *constants: Any) -> None:
+        self._compiled, self._constants = function, constants
         name = function.py_func.__qualname__
         if is_part(function):
             raise TypeError(f"{name} is a kernel_part, which has no address; a job is a job_kernel")
@@ -89,9 +85,7 @@ class Job:
         """Of machine code that takes and returns what Numba's functions do; see `run_share`."""
         # As if the constants were the values of parameters that a call leaves out.
         constants = map(types.Omitted, self._constants)
-        numbers = [types.intp] * self._numbers
-        signature = types.void(*_ARGUMENTS, *numbers, *constants)
-        return machine_code(self._compiled, signature)
+        return machine_code(self._compiled, types.void(*_ARGUMENTS, *constants))
 
 
 def job(function: Callable[[int, Array], None]) -> Job:
@@ -116,17 +110,17 @@ def in_order(array: Array) -> Array:
 
 
 def call_address(
-    context: Any, builder: Any, address: Any, arguments: tuple[Any, ...], values: list[Any]
-) -> Any:
-    """Emit the call of a kernel by its address, and return its status.
+    context: Any, builder: Any, address: Any, arguments: tuple[Any, ...], values: list[Any],
+    result: Any = types.none,
+) -> Any:  # fmt: skip
+    """Emit the call of a kernel by its address, and return its status and what it returns.
 
     `arguments` are the types of its arguments, `values` their LLVM values.
     """
     convention = context.call_conv
-    kind = convention.get_function_type(types.none, arguments).as_pointer()
+    kind = convention.get_function_type(result, arguments).as_pointer()
     pointer = builder.inttoptr(address, kind)
-    status, _ = convention.call_function(builder, pointer, types.none, arguments, values)
-    return status
+    return convention.call_function(builder, pointer, result, arguments, values)
 
 
 @intrinsic
@@ -139,50 +133,43 @@ def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         words = builder.inttoptr(args[2], context.get_value_type(_ARGUMENTS[1]))
-        return call_address(context, builder, args[0], _ARGUMENTS, [args[1], words]).is_error
-
-    return signature, codegen
-
-
-def _cast(context: Any, builder: Any, numbers: Any, given: Any, wanted: list[Any]) -> list[Any]:
-    """Return the LLVM values of a tuple of numbers of given types, as those that are wanted."""
-    values = cgutils.unpack_tuple(builder, numbers)
-    return [context.cast(builder, *each) for each in zip(values, given, wanted, strict=True)]
-
-
-@intrinsic
-def call_kernel(typingctx: Any, address: Any, worker: Any, words: Any, numbers: Any) -> Emission:
-    """Call a kernel by its address, with a tuple of integers after the words."""
-    signature = types.void(types.intp, types.intp, words, numbers)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kinds = [types.intp] * len(numbers)
-        values = [*args[1:3], *_cast(context, builder, args[3], numbers, kinds)]
-        arguments = *_ARGUMENTS, *kinds
-        status = call_address(context, builder, args[0], arguments, values)
-        with cgutils.if_unlikely(builder, status.is_error):
-            context.call_conv.return_status_propagate(builder, status)
-        return context.get_dummy_value()
+        status, _ = call_address(context, builder, args[0], _ARGUMENTS, [args[1], words])
+        return status.is_error
 
     return signature, codegen
 
 
 @intrinsic
 def call_code(typingctx: Any, address: Any, numbers: Any) -> Emission:
-    """Call a kernel by its address, with a tuple of numbers: as intp where they are integers.
+    """Call a kernel by its address, with a tuple of numbers: as float64, and all others as intp.
 
-    Others are float64. The kernel must raise no exception: its status is not looked at.
+    The kernel must raise no exception: its status is not looked at.
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kinds = [
-            types.intp if isinstance(kind, types.Integer) else types.float64 for kind in numbers
-        ]
-        values = _cast(context, builder, args[1], numbers, kinds)
-        call_address(context, builder, args[0], tuple(kinds), values)
+        _call_with_numbers(context, builder, args, numbers, types.none)
         return context.get_dummy_value()
 
     return types.void(types.intp, numbers), codegen
+
+
+@intrinsic
+def number_of_code(typingctx: Any, address: Any, numbers: Any) -> Emission:
+    """Call a kernel as `call_code` does, and return its integer."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _call_with_numbers(context, builder, args, numbers, types.intp)
+
+    return types.intp(types.intp, numbers), codegen
+
+
+def _call_with_numbers(context: Any, builder: Any, args: Any, numbers: Any, result: Any) -> Any:
+    """Emit what `call_code` does with the values of its arguments, and return the result."""
+    address, given = args
+    kinds = [types.float64 if isinstance(kind, types.Float) else types.intp for kind in numbers]
+    unpacked = zip(cgutils.unpack_tuple(builder, given), numbers, kinds, strict=True)
+    values = [context.cast(builder, *each) for each in unpacked]
+    return call_address(context, builder, address, tuple(kinds), values, result)[1]
 
 
 @intrinsic

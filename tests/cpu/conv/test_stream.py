@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from guard_pages import array_before_a_guard_page, array_behind_a_guard_page
-from noted_keys import noted_keys
+from noted_calls import noted_calls
 
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.conv import kernel, packing, tuning
+from portable_spdnn_cpu.conv import kernel, packing, stream, tuning
 from portable_spdnn_cpu.conv.stream import StreamConv, conv_size
 from portable_spdnn_cpu.conv.tuning import Cut, cuts
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
@@ -170,7 +170,7 @@ def test_kernels_of_whole_panels_and_of_what_is_left(
     positions: int, whole: Any, rest: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _: True)
-    asked = noted_keys(monkeypatch, kernel, "PANEL_KERNELS")
+    asked = noted_calls(monkeypatch, stream, "summing_code")
     # Positions are those of vectors of 16 items.
     length = max(1, positions * VECTOR_BYTES // 64)
     x = np.random.default_rng(0).uniform(-1, 1, (1, 2, 1, length)).astype(np.float32)
@@ -180,7 +180,8 @@ def test_kernels_of_whole_panels_and_of_what_is_left(
     expected = oracle.conv2d(x, weights, (1, 1), ((0, 0), (1, 1)), (1, 1))
     np.testing.assert_allclose(convolution(x, None, None), expected, atol=1e-5)
     if VECTOR_BYTES == 64:
-        assert [key[:2] for key in asked] == [each for each in (whole, rest) if each is not None]
+        found = [(vectors, halved) for vectors, _, halved, _ in asked]
+        assert found == [each for each in (whole, rest) if each is not None]
     assert asked
 
 

@@ -9,16 +9,18 @@ import re
 
 import numba
 import numpy as np
-from numba.core import types
 
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.conv import kernel as stream
-from portable_spdnn_cpu.conv.depthwise import kernel as depthwise
+from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane, plane_signature
 from portable_spdnn_cpu.conv.stream import StreamConv
 from portable_spdnn_cpu.conv.tuning import Cut
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ALONE
+from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS
+from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, finish_signature
 
 SAME = ((1, 1), (1, 1))
 
@@ -40,13 +42,14 @@ def main() -> None:
         cut = Cut(vectors, block=16, bands=1, parts=1, threads=1)
         found = StreamConv(ALONE, pruned, geometry, ps.Epilogue(), 2, cut)(x, None, None)
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    words = types.intp, types.CPointer(types.int64)
-    named: set[str] = set()
-    of_channels = depthwise.job_of(4, 3, (1, 1), 1, np.dtype(np.float32))
-    for job in (stream.PANEL_KERNELS[4, False, "float32"], of_channels):
-        numbers = [types.intp] * job._numbers
-        compiled = numba.njit(nogil=True)(job._compiled.py_func)
-        compiled.compile(types.void(*words, *numbers, *map(types.Omitted, job._constants)))
+    float32, named = np.dtype(np.float32), set[str]()
+    kernels = {
+        finish_rows: finish_signature(4, float32, BY_OFFSETS, False, False, VECTOR_BYTES),
+        convolve_plane: plane_signature(4, 3, (1, 1), 1, float32),
+    }
+    for function, signature in kernels.items():
+        compiled = numba.njit(nogil=True)(function.py_func)
+        compiled.compile(signature)
         text = "".join(compiled.inspect_asm().values())
         named |= set(re.findall(r"vfmadd\w+ps.*%([yz]mm)", text))
     print(*sorted(named))

@@ -17,10 +17,10 @@ from portable_spdnn_cpu.jit.jobs import (
     Job,
     array_at,
     call_code,
-    call_kernel,
     float_of,
     job,
     machine_code,
+    number_of_code,
     run_share,
 )
 
@@ -41,13 +41,13 @@ def divide(worker: int, words: Array) -> None:
 
 
 @job_kernel
-def divide_sum(worker: int, words: Array, first: int, second: int, step: tuple[int, ...]) -> None:
-    words[worker] = (first + second) // words[worker] + len(step)
+def count_up(first: int, is_twice: int) -> int:
+    return first + 1 + is_twice
 
 
 @job
-def call_divide_sum(worker: int, words: Array) -> None:
-    call_kernel(words[0], worker, words, (words[1], np.int32(5)))
+def call_count_up(worker: int, words: Array) -> None:
+    words[1] = number_of_code(words[0], (words[1], words[1] > 5))
 
 
 @job_kernel
@@ -93,13 +93,11 @@ def test_a_kernel_is_called_by_its_address_with_integers_and_floats() -> None:
     assert found.tolist() == [-5, 0.25, 1e300]
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_a_kernel_calls_another_by_its_address(steps: int) -> None:
-    called = Job(divide_sum, (0,) * steps, numbers=2)
-    words = np.array([called.address, 16, 7, 0])
-    assert not run(call_divide_sum.address, 2, words)
-    assert words.tolist() == [called.address, 16, 3 + steps, 0]
-    assert run(call_divide_sum.address, 3, words)  # as the one that is called raised
+def test_a_kernel_returns_an_integer_to_one_that_calls_it_by_its_address() -> None:
+    words = np.array([machine_code(count_up, types.intp(types.intp, types.intp)), 5])
+    for expected in (6, 8):
+        assert not run(call_count_up.address, 0, words)
+        assert words[1] == expected
 
 
 def test_a_closure_is_no_job() -> None:

@@ -10,28 +10,27 @@ infinity, it is computed by plain loops that leave them out.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.depthwise.finite import all_finite
-from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
 from portable_spdnn_cpu.conv.spans import finish_span
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.job_start import COUNTERS, FIRST_OWN, INPUT, OUT, RESIDUAL, WORKERS
-from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_task
+from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, call_code, float_of, next_task
+from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 
 # Words of a job after those of `jit.job_start`: addresses of `zero_row` and `masks` of
 # `convolve_plane`, of weights, of shape (channels x multiplier, kernel height, kernel width), of
 # whether each of these kernels holds a 0, and of biases; the code of `Activation` and the bits of
-# its bounds; then the numbers of `Planes`. Images are of shape (images, channels, height, width),
-# results (images, channels x multiplier, rows, row_length).
-ZERO_ROW, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, ACTIVATION, LOWER, UPPER, PLANES = range(
-    FIRST_OWN, FIRST_OWN + 9
-)
-SHARE = 10  # the place of `share` among the numbers of `Planes`; `total` follows
+# its bounds; where `microkernels.plane_code` is; then the numbers of `Planes`. Images are of shape
+# (images, channels, height, width), results (images, channels x multiplier, rows, row_length).
+(
+    ZERO_ROW, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, ACTIVATION, LOWER, UPPER, PLANE_CODE, PLANES,
+) = range(FIRST_OWN, FIRST_OWN + 10)  # fmt: skip
+SHARE = 12  # the place of `share` among the numbers of `Planes`; `total` follows
 
 
 class Planes(NamedTuple):
@@ -45,6 +44,8 @@ class Planes(NamedTuple):
         Height and width of an image, rows of a result and their length.
     strides, padding : tuple of int
         Vertical and horizontal; the padding above and left of the image.
+    extent, dilation : int
+        Rows and columns of a kernel, and of what it sees one apart.
     share, total : int
         Planes that a worker takes at a time, and of all images.
     """
@@ -54,34 +55,22 @@ class Planes(NamedTuple):
     sizes: tuple[int, int, int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]
+    extent: int
+    dilation: int
     share: int
     total: int
 
 
 @job_kernel
-def convolve_planes(
-    worker: int,
-    words: Any,
-    tile_rows: tuple[int, ...],
-    extent: tuple[int, ...],
-    stride_y: tuple[int, ...],
-    stride_x: tuple[int, ...],
-    dilation: tuple[int, ...],
-    dtype: Any,
-) -> None:
-    """Compute planes until none is left.
-
-    Numbers that machine code is made for are lengths of tuples, which Numba knows as it compiles:
-    rows of a register tile, 0 for narrow planes, extent of a square kernel, strides, and dilation.
-    """
+def convolve_planes(worker: int, words: Any, dtype: Any) -> None:
+    """Compute planes until none is left."""
     n = PLANES
     planes = Planes(
         words[n], words[n + 1], (words[n + 2], words[n + 3], words[n + 4], words[n + 5]),
         (words[n + 6], words[n + 7]), (words[n + 8], words[n + 9]), words[n + 10], words[n + 11],
+        words[n + 12], words[n + 13],
     )  # fmt: skip
     images = array_at(words[INPUT], LENGTH, dtype)
-    zero_row = array_at(words[ZERO_ROW], LENGTH, dtype)
-    masks = array_at(words[MASKS], LENGTH, np.uint16)
     weights = array_at(words[WEIGHTS], LENGTH, dtype)
     holds_zeros = array_at(words[HOLDS_ZEROS], LENGTH, np.uint8)
     bias = array_at(words[BIAS], LENGTH, dtype)
@@ -92,7 +81,7 @@ def convolve_planes(
     first_low, first_high = (-np.inf, np.inf) if words[RESIDUAL] else (low, high)  # it precedes
     height, width, rows, row_length = planes.sizes
     image_size, size = height * width, rows * row_length
-    kernel_size = len(extent) * len(extent)
+    kernel_size = planes.extent * planes.extent
     shares = -(-planes.total // planes.share)
     while True:
         number = next_task(words, words[COUNTERS], worker, words[WORKERS], shares)
@@ -107,17 +96,17 @@ def convolve_planes(
                 to = (plane * planes.multiplier + which) * size
                 if holds_zeros[output] and not all_finite(images, first, image_size):
                     sum_nonzero(
-                        planes, len(extent), len(dilation), images, first, weights,
-                        output * kernel_size, out, to, bias[output], dtype(first_low),
-                        dtype(first_high),
+                        planes, images, first, weights, output * kernel_size, out, to,
+                        bias[output], dtype(first_low), dtype(first_high),
                     )  # fmt: skip
                 else:
-                    convolve_plane(
-                        tile_rows, extent, stride_y, stride_x, dilation, planes.sizes,
-                        planes.padding, images, first, zero_row, masks, weights,
-                        output * kernel_size, out, to, bias[output], dtype(first_low),
-                        dtype(first_high),
+                    image, target = first * out.itemsize, to * out.itemsize
+                    given = (
+                        height, width, rows, row_length, *planes.padding, words[INPUT] + image,
+                        words[ZERO_ROW], words[MASKS], words[WEIGHTS], output * kernel_size,
+                        words[OUT] + target, float(bias[output]), first_low, first_high,
                     )  # fmt: skip
+                    call_code(words[PLANE_CODE], given)
                 if words[RESIDUAL]:
                     finish_span(
                         out, to, out, to, size, dtype(0), residual, 1, dtype(low), dtype(high)
@@ -130,8 +119,6 @@ def convolve_planes(
 @kernel_part
 def sum_nonzero(
     planes: Planes,
-    extent: int,
-    dilation: int,
     images: Array,
     first: int,
     weights: Array,
@@ -144,6 +131,7 @@ def sum_nonzero(
 ) -> None:
     """Convolve one plane as `convolve_plane` does, leaving out weights that are 0."""
     height, width, rows, row_length = planes.sizes
+    extent, dilation = planes.extent, planes.dilation
     for row in range(rows):
         for column in range(row_length):
             total = bias
@@ -167,12 +155,4 @@ def sum_nonzero(
 
 
 TILE_ROWS, EXTENTS, STRIDES, MOST_DILATION = (4, 7), (3, 5, 7), (1, 2), 8
-
-
-@functools.cache
-def job_of(
-    tile_rows: int, extent: int, strides: tuple[int, int], dilation: int, dtype: np.dtype[Any]
-) -> Job:
-    """Return the job for a register tile, a kernel with strides and a dilation, and a type."""
-    numbers = tile_rows, extent, *strides, dilation
-    return Job(convolve_planes, *((0,) * number for number in numbers), dtype.type)
+JOBS = {dtype.name: Job(convolve_planes, dtype.type) for dtype in VALUE_TYPES}

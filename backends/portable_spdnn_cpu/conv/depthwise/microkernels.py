@@ -1,5 +1,7 @@
 """The depthwise microkernels: tiles of rows by a vector of columns, and vectors of several rows.
 
+`depthwise.kernel`, compiled once, calls them by address.
+
 *Tiles.* The weights of the channel's kernel are in registers, as far as these suffice. What the
 rows of the tile see is loaded once for all of them: where strides are 1, a tile of R rows by a
 kernel of h x w takes (R + h - 1) w loads for R h w multiply-adds. The image is read as it is: tiles
@@ -20,77 +22,101 @@ cycle for each multiply-add. A plane of 7 x 7 is four vectors of 64 bytes, in ti
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import WORD, Value, VectorEmitter
-from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, job_kernel
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, machine_code
 from portable_spdnn_cpu.jit.vectors import broadcast, clamped, multiply_add
 
 INT32 = ir.IntType(32)
 NARROW_VECTORS = 4  # of a narrow plane that are computed together
 
 
-@intrinsic
+@functools.cache
+def plane_code(
+    tile_rows: int, extent: int, strides: tuple[int, int], dilation: int, dtype: np.dtype[Any]
+) -> int:
+    """Return the address at which `call_code` finds `convolve_plane`.
+
+    It is for a register tile of so many rows, 0 for narrow planes, and a kernel of an extent, with
+    strides and a dilation.
+    """
+    return machine_code(
+        convolve_plane, plane_signature(tile_rows, extent, strides, dilation, dtype)
+    )
+
+
+def plane_signature(
+    tile_rows: int, extent: int, strides: tuple[int, int], dilation: int, dtype: np.dtype[Any]
+) -> Any:
+    """Return the signature of `convolve_plane` for what `plane_code` takes."""
+    constants = *((0,) * number for number in (tile_rows, extent, *strides, dilation)), dtype.type
+    numbers = *[types.intp] * 12, *[types.float64] * 3
+    return types.void(*numbers, *map(types.Omitted, constants))
+
+
+@job_kernel
 def convolve_plane(
-    typingctx: Any,
-    tile_rows: Any,
-    extent: Any,
-    stride_y: Any,
-    stride_x: Any,
-    dilation: Any,
-    sizes: Any,
-    padding: Any,
-    images: Any,
-    first: Any,
-    zero_row: Any,
-    masks: Any,
-    weights: Any,
-    first_weight: Any,
-    out: Any,
-    to: Any,
-    bias: Any,
-    lower: Any,
-    upper: Any,
-) -> Emission:
+    height: int, width: int, rows: int, row_length: int, top: int, left: int, image: int,
+    zero_row: int, masks: int, weights: int, first_weight: int, out: int,
+    bias: float, lower: float, upper: float,
+    tile_rows: tuple[int, ...], extent: tuple[int, ...], stride_y: tuple[int, ...],
+    stride_x: tuple[int, ...], dilation: tuple[int, ...], dtype: Any,
+) -> None:  # fmt: skip
     """Convolve a plane with one kernel, add a number, and clamp.
 
     Parameters
     ----------
-    tile_rows, extent, stride_y, stride_x, dilation : tuple
-        Of so many items: rows of a register tile, none for narrow planes, rows and columns of the
-        kernel, strides of 1 or 2, and a dilation, 1 with a horizontal stride of 2.
-    sizes : tuple of int
-        Height and width of the image, rows of the result and their length.
-    padding : tuple of int
-        Above the image and left of it.
-    images : ndarray of one dimension
-        The image begins at `first`.
-    zero_row : ndarray of one dimension
-        Zeros, as many as the image is wide, and a vector more.
-    masks : ndarray of uint16
-        Of narrow planes, as `narrow.masks_of` has them.
-    weights : ndarray of one dimension
-        From `first_weight` on, row by row.
-    out : ndarray of one dimension
-        From `to` on.
+    height, width, rows, row_length : int
+        Of the image, rows of the result and their length.
+    top, left : int
+        Padding above the image and left of it.
+    image, zero_row, masks, weights, out : int
+        Addresses: of the image; of zeros, as many as it is wide, and a vector more; of narrow
+        planes, of what `narrow.masks_of` has; of weights, which from `first_weight` on are the
+        kernel's, row by row; and of the result.
     bias, lower, upper : float
+    tile_rows, extent, stride_y, stride_x, dilation : tuple
+        Their lengths, which Numba knows as it compiles, are the rows of a register tile, none for
+        narrow planes, rows and columns of the kernel, strides of 1 or 2, and a dilation, 1 with a
+        horizontal stride of 2.
+    dtype : type
+        Of images, weights and results.
     """
-    word, number = types.intp, out.dtype
+    _emit_plane(
+        tile_rows, extent, stride_y, stride_x, dilation,
+        (height, width, rows, row_length, top, left),
+        array_at(image, LENGTH, dtype), array_at(zero_row, LENGTH, dtype),
+        array_at(masks, LENGTH, np.uint16), array_at(weights, LENGTH, dtype), first_weight,
+        array_at(out, LENGTH, dtype), dtype(bias), dtype(lower), dtype(upper),
+    )  # fmt: skip
+
+
+@intrinsic
+def _emit_plane(
+    typingctx: Any, tile_rows: Any, extent: Any, stride_y: Any, stride_x: Any, dilation: Any,
+    sizes: Any, image: Any, zero_row: Any, masks: Any, weights: Any, first_weight: Any, out: Any,
+    bias: Any, lower: Any, upper: Any,
+) -> Emission:  # fmt: skip
+    number = out.dtype
     signature = types.void(
-        tile_rows, extent, stride_y, stride_x, dilation, sizes, padding, images, word, zero_row,
-        masks, weights, word, out, word, number, number, number,
+        tile_rows, extent, stride_y, stride_x, dilation, sizes, image, zero_row, masks, weights,
+        types.intp, out, number, number, number,
     )  # fmt: skip
     extents = len(tile_rows), len(extent), len(stride_y), len(stride_x), len(dilation)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[7].dtype)
-        data = [emitter.data(sig.args[n], args[n]) for n in (7, 9, 10, 11, 13)]
-        numbers = [*cgutils.unpack_tuple(builder, args[5]), *cgutils.unpack_tuple(builder, args[6])]
+        emitter = VectorEmitter(context, builder, sig.args[6].dtype)
+        data = [emitter.data(sig.args[n], args[n]) for n in (6, 7, 8, 9, 11)]
+        numbers = cgutils.unpack_tuple(builder, args[5])
         kind = _Plane if extents[0] else _NarrowPlane
-        kind(emitter, extents, data, numbers, args).emit()
+        kind(emitter, extents, data, numbers, args[10], args[12:]).emit()
         return context.get_dummy_value()
 
     return signature, codegen
@@ -105,17 +131,17 @@ class _Plane:
         extents: tuple[int, ...],
         data: list[Value],
         numbers: list[Value],
-        args: list[Value],
+        first_weight: Value,
+        finish: list[Value],
     ) -> None:
         self.emitter, self.builder = emitter, emitter.builder
         self.tile_rows, self.extent, self.stride_y, self.stride_x, self.dilation = extents
         self.images, self.zero_row, self.masks, weights, self.out = data
         self.height, self.width, self.rows, self.row_length, self.top, self.left = numbers
-        self.first, self.to = args[8], args[14]
-        self.end = self.builder.add(self.to, self.builder.mul(self.rows, self.row_length))
-        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (15, 16, 17))
+        self.end = self.builder.mul(self.rows, self.row_length)
+        self.bias, self.lower, self.upper = map(emitter.spread, finish)
         self.weights = [
-            emitter.spread(self._load(weights, self.builder.add(args[12], WORD(entry))))
+            emitter.spread(self._load(weights, self.builder.add(first_weight, WORD(entry))))
             for entry in range(self.extent**2)
         ]
         # Where the vectors begin that are loaded of a row for a tile, from the tile's first on.
@@ -157,7 +183,7 @@ class _Plane:
     def _row_pointers(self, row: Value) -> list[Value]:
         """Return pointers to the rows that a strip sees, to zeros for those that there are not."""
         builder, lines = self.builder, []
-        place = builder.add(self.first, builder.mul(row, self.width))
+        place = builder.mul(row, self.width)
         last = self.stride_y * (self.tile_rows - 1) + self.dilation * (self.extent - 1)
         for _ in range(last + 1):
             in_image = builder.icmp_unsigned("<", row, self.height)
@@ -212,7 +238,7 @@ class _Plane:
                     weight = self.weights[own * self.extent + entry]
                     sums[output] = multiply_add(builder, weight, value, sums[output])
         sums = [clamped(builder, total, self.lower, self.upper) for total in sums]
-        place = builder.add(builder.mul(row, self.row_length), builder.add(self.to, column))
+        place = builder.add(builder.mul(row, self.row_length), column)
         places = [place]
         for _ in range(self.tile_rows - 1):
             places.append(builder.add(places[-1], self.row_length))
@@ -252,12 +278,11 @@ class _NarrowPlane(_Plane):
     def emit(self) -> None:
         """Emit the loop, in which NARROW_VECTORS vectors are computed together."""
         builder, lanes = self.builder, self.emitter.lanes
-        size = builder.sub(self.end, self.to)
         above = builder.add(builder.mul(self.top, self.width), self.left)
         step = WORD(NARROW_VECTORS * lanes)
-        with cgutils.for_range_slice(builder, WORD(0), size, step, WORD) as (place, number):
+        with cgutils.for_range_slice(builder, WORD(0), self.end, step, WORD) as (place, number):
             first_mask = builder.mul(number, WORD(NARROW_VECTORS * self.extent**2))
-            start = builder.sub(builder.add(self.first, place), above)
+            start = builder.sub(place, above)
             sums = [self.bias] * NARROW_VECTORS
             for entry, weight in enumerate(self.weights):
                 row, column = divmod(entry, self.extent)
@@ -269,13 +294,13 @@ class _NarrowPlane(_Plane):
                     sums[vector] = multiply_add(builder, weight, seen, sums[vector])
             for vector, total in enumerate(sums):
                 begin = builder.add(place, WORD(vector * lanes))
-                count = builder.sub(size, begin)
+                count = builder.sub(self.end, begin)
                 # Not behind a branch: LLVM would move multiply-adds behind it too, and keep what
                 # they multiply on the stack.
                 is_some = builder.icmp_signed(">", count, WORD(0))
                 count = builder.select(is_some, count, WORD(0))
                 value = clamped(builder, total, self.lower, self.upper)
-                target = self.emitter.at(self.out, builder.add(self.to, begin))
+                target = self.emitter.at(self.out, begin)
                 self.emitter.store_first(value, target, count)
 
     def _seen(self, place: Value, number: Value) -> Value:

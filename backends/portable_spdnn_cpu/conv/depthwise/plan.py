@@ -10,6 +10,7 @@ from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv.depthwise import kernel
 from portable_spdnn_cpu.conv.depthwise.kernel import Planes
+from portable_spdnn_cpu.conv.depthwise.microkernels import plane_code
 from portable_spdnn_cpu.conv.depthwise.narrow import is_narrow, masks_of
 from portable_spdnn_cpu.conv.image_job import ImageJob
 from portable_spdnn_cpu.jit.job_start import COUNTERS
@@ -66,9 +67,11 @@ class DepthwiseConv:
         self.most, self.taps = workers.threads, weights[:1].size
         (top, _), (left, _) = geometry.padding
         sizes = geometry.height, geometry.width, *geometry.output_size
+        extent, dilation = geometry.kernel[0], geometry.dilation[0]
         planes = Planes(
-            geometry.channels, geometry.group_outputs, sizes, geometry.stride, (top, left), 1, 0
-        )
+            geometry.channels, geometry.group_outputs, sizes, geometry.stride, (top, left), extent,
+            dilation, 1, 0,
+        )  # fmt: skip
         numbers = [number for item in planes for number in np.ravel(item)]
         bias = epilogue.bias
         if bias is None:
@@ -85,10 +88,10 @@ class DepthwiseConv:
         words[kernel.ACTIVATION], *limits = activation_of(epilogue, self.dtype)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
         words[kernel.PLANES : end] = numbers
-        job = kernel.job_of(
-            self.rows, geometry.kernel[0], geometry.stride, geometry.dilation[0], self.dtype
+        words[kernel.PLANE_CODE] = plane_code(
+            self.rows, extent, geometry.stride, dilation, self.dtype
         )
-        self._job = ImageJob(job, words, self.dtype)
+        self._job = ImageJob(kernel.JOBS[self.dtype.name], words, self.dtype)
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
         """Return the convolution of x, shape (images, channels, height, width), finished."""

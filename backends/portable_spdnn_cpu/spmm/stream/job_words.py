@@ -31,8 +31,10 @@ ACTIVATION, LOWER, UPPER, BOUNDED
 LOAD_COLUMNS, STORE_COLUMNS
     Addresses of the code that copies columns to rows, and rows to columns, which B, C and a
     residual in Fortran order take; 0 as long as none was: see `spmm.transposes`.
-PANEL_KERNEL, REST_KERNEL
-    Addresses of the kernels that compute whole panels, and what is left of the columns.
+WHOLE, REST
+    Where PANEL_WORDS words begin of whole panels, and of what is left of the columns: VECTORS of
+    such a panel, and where the code for it is that the kernel calls; 0 where there is no such
+    panel, or where this code is not called.
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
 OUT_BYTES
@@ -47,9 +49,12 @@ WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
 (
     PARTS, K, COLUMNS, WIDTH, PANELS, LINE, K_BLOCK, IN_PLACE, SHIFTED,
     B_STRIDE, B_FORTRAN, OUT_STRIDE, OUT_FORTRAN, RESIDUAL_STRIDE,
-    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, LOAD_COLUMNS, STORE_COLUMNS, PANEL_KERNEL, REST_KERNEL,
-    WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, FIRST_PART,
-) = range(FIRST_OWN, FIRST_OWN + 27)  # fmt: skip
+    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, LOAD_COLUMNS, STORE_COLUMNS,
+    WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, WHOLE,
+) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
+VECTORS, COPY_ROWS, SUM_ROWS, FINISH_ROWS, PANEL_WORDS = range(5)
+REST = WHOLE + PANEL_WORDS
+FIRST_PART = REST + PANEL_WORDS
 # Words of each part, from FIRST_PART on: its rows, how many blocks they have, and the arrays of
 # `packing.StreamPart`. Where A is not packed there is one, and VISITS, OFFSETS and VALUES are A's
 # indptr, indices and data.

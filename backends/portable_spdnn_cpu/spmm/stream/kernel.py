@@ -7,6 +7,9 @@ in memory; the last block finishes them. Very sparse weights use few of the rows
 bring near: where rows of B are whole cache lines long and apart, they are read in place, from the
 second level.
 
+This code is compiled once; what knows a panel's width, and the type of items, it calls by address:
+`panels.copy_rows`, `row_loops.sum_rows` and `row_loops.finish_rows`.
+
 Bound, besides that of the microkernel: what is not an entry's work. Each vector of B is copied,
 each of C is written, and between blocks each of the sums is read and written, at the rate of the
 second-level cache: about 4 cycles each, as many as eight multiply-adds take.
@@ -19,18 +22,17 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU
-from portable_spdnn_cpu.jit.compilation import Array, job_kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.jobs import (
     LENGTH,
-    Job,
     array_at,
     call_code,
-    call_kernel,
     float_of,
     job,
     next_task,
+    number_of_code,
 )
-from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.large_results import (
     NONTEMPORAL_BYTES,
     PREFETCH_BYTES,
@@ -49,6 +51,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     COLUMNS,
     COUNTERS,
     END,
+    FINISH_ROWS,
     FIRST_ENTRY,
     FIRST_PART,
     FIRST_VISIT,
@@ -62,19 +65,21 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     OUT_BYTES,
     OUT_FORTRAN,
     OUT_STRIDE,
-    PANEL_KERNEL,
     PANELS,
     PART_WORDS,
     PARTS,
     RESIDUAL,
     RESIDUAL_STRIDE,
-    REST_KERNEL,
+    REST,
     SHIFTED,
     STORE_COLUMNS,
+    SUM_ROWS,
     SUMS_BYTES,
     UPPER,
     VALUES,
+    VECTORS,
     VISITS,
+    WHOLE,
     WIDTH,
     WORKERS,
     WORKSPACE,
@@ -82,9 +87,8 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, BY_ROWS, GIVEN, PAIR
+from portable_spdnn_cpu.spmm.stream.packing import PAIR
 from portable_spdnn_cpu.spmm.stream.panels import copy_panel
-from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, sum_rows
 
 # Bytes of sums between blocks beyond which the sums of the rows that come next, and in the last
 # block their rows of C, are prefetched: rows of a block come in the order of their counts, which no
@@ -118,41 +122,30 @@ def multiply_tasks(worker: int, words: Array) -> None:
         columns = min(together, words[COLUMNS] - column)
         rest = columns % width
         if columns > rest:
-            call_kernel(words[PANEL_KERNEL], worker, words, (part, column, columns - rest))
+            multiply_panels(worker, words, WHOLE, part, column, columns - rest)
         if rest:
-            column += columns - rest
-            call_kernel(words[REST_KERNEL], worker, words, (part, column, rest))
+            multiply_panels(worker, words, REST, part, column + columns - rest, rest)
 
 
-@job_kernel
+@kernel_part
 def multiply_panels(
-    worker: int,
-    words: Array,
-    part: int,
-    column: int,
-    columns: int,
-    vectors: tuple[int, ...],
-    dtype: Any,
-    form: tuple[int, ...],
-    skips: tuple[int, ...],
-    halved: tuple[int, ...],
+    worker: int, words: Any, kind: int, part: int, column: int, columns: int
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
 
-    The columns are one or more whole panels of len(vectors) vectors, or one panel whose last vector
-    is partly filled. There are several where B is read in place: then rows are the outer loop, so
-    that a row's entries serve one panel after the other from the first-level cache, its count is
-    predicted but for the first, and C is written in long pieces. Columns before 0 are fewer than a
-    vector has, and not stored; there are none where `skips` is empty. Where `halved` is not empty
-    there is one panel, copied, without columns in the second half of its last vector. `form` is one
-    of those that `packing` names.
+    The columns are one or more whole panels, or one panel whose last vector is partly filled:
+    `kind`, WHOLE or REST, is where the words are of such panels. There are several where B is read
+    in place: then rows are the outer loop, so that a row's entries serve one panel after the other
+    from the first-level cache, its count is predicted but for the first, and C is written in long
+    pieces. Columns before 0 are fewer than a vector has, and not stored.
     """
-    itemsize = array_at(0, 1, dtype).itemsize
-    width = len(vectors) * (BLOCK_BYTES // itemsize)
+    stay_apart()  # so that there is one copy of it, for both kinds
+    itemsize = BLOCK_BYTES // words[LINE]
+    width = words[kind + VECTORS] * words[LINE]
     skipped = max(0, -column)
     panels, stored = max(1, columns // width), min(columns, width)  # how many, and of each
     begin, end = words[part + BEGIN], words[part + END]
-    is_packed = len(form) > 0
+    is_packed = words[part + FIRST_VISIT] != 0
     visits = array_at(words[part + VISITS], LENGTH, np.int32)
     first_visit = array_at(words[part + FIRST_VISIT], LENGTH, np.int64)
     first_entry = array_at(words[part + FIRST_ENTRY], LENGTH, np.int64)
@@ -161,8 +154,7 @@ def multiply_panels(
     if residual:
         residual += column * itemsize
     code = words[ACTIVATION]
-    low, high = float_of(words[LOWER]), float_of(words[UPPER])
-    lower, upper = dtype(low), dtype(high)
+    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
     bounded = words[BOUNDED] != 0 and code <= RELU  # otherwise bounds follow the activation
     own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
     stride, panel = words[WIDTH], own + words[SUMS_BYTES]
@@ -194,25 +186,26 @@ def multiply_panels(
         if not words[IN_PLACE]:
             first = block * words[K_BLOCK]
             until = min(first + words[K_BLOCK], words[K])
-            copy_panel(vectors, words, panel, first, until, column, columns, dtype)
+            copy_panel(words, kind, panel, first, until, column, columns)
         top, bottom, entry = begin, end, 0
         if is_packed:
             top, bottom, entry = first_visit[block], first_visit[block + 1], first_entry[block]
         later = begun or block > 0
         if block < last:
-            sum_rows(
-                form, vectors, BLOCK_BYTES, halved, dtype, words[part + VISITS], top, bottom,
-                offsets, values, entry, panel, tile, later, sums_are_far,
+            summed = (
+                words[part + VISITS], top, bottom, offsets, values, entry, panel, tile, later,
+                sums_are_far,
             )  # fmt: skip
+            call_code(words[kind + SUM_ROWS], summed)
             continue
         while top < bottom:
             stop = bottom if code <= RELU else min(top + ACTIVATED_ROWS, bottom)
-            stop = finish_rows(
-                form, vectors, BLOCK_BYTES, halved, skips, dtype, words[part + VISITS], top, stop,
-                offsets, values, entry, panel, stride, panels, stored, skipped, tile, later,
-                sums_are_far, out, out_stride, words[BIAS], residual, residual_stride, bounded,
-                lower, upper, nontemporal, prefetches,
+            finished = (
+                words[part + VISITS], top, stop, offsets, values, entry, panel, stride, panels,
+                stored, skipped, tile, later, sums_are_far, out, out_stride, words[BIAS], residual,
+                residual_stride, bounded, lower, upper, nontemporal, prefetches,
             )  # fmt: skip
+            stop = number_of_code(words[kind + FINISH_ROWS], finished)
             if code > RELU:
                 for place in range(top, stop):
                     row = place
@@ -223,7 +216,7 @@ def multiply_panels(
                         before = 0 if number else skipped
                         start = row * out_stride + number * width + before
                         # Not what is staged beyond the columns, which may be anything.
-                        span = out + start * itemsize, min(stored, columns) - before, low, high
+                        span = out + start * itemsize, min(stored, columns) - before, lower, upper
                         call_code(code, span)
             top = stop
     if nontemporal:
@@ -232,25 +225,3 @@ def multiply_panels(
         target = words[OUT] + column * words[OUT_STRIDE] * itemsize
         written = target, words[OUT_STRIDE], tile, width, begin, end, columns, words[OUT_BYTES]
         call_code(words[STORE_COLUMNS], written)
-
-
-# By vectors of a panel, type, form of the weights, whether panels may begin before column 0, and
-# whether only the first half of the last vector is computed. Variants that are chosen have at most
-# `microkernels.MAX_VECTORS`.
-PANEL_KERNELS = {
-    (vectors, dtype, form, shifted, halved): Job(
-        multiply_panels,
-        (0,) * vectors,
-        dtype.type,
-        form,
-        (0,) * shifted,
-        (0,) * halved,
-        numbers=3,
-    )
-    for vectors in range(1, 9)
-    for dtype in VALUE_TYPES
-    for form in (GIVEN, BY_OFFSETS, BY_ROWS)
-    for shifted in (True, False)
-    for halved in (True, False)
-    if not halved or (form == BY_OFFSETS and not shifted)
-}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import numpy as np
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
+from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch
-from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, call_code
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, call_code, machine_code
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen, is_zen_4
 from portable_spdnn_cpu.layout.large_results import MIB
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -17,7 +19,10 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.job_words import (
     B_FORTRAN,
     B_STRIDE,
+    COPY_ROWS,
+    LINE,
     LOAD_COLUMNS,
+    VECTORS,
     WIDTH,
     B,
     K,
@@ -38,13 +43,53 @@ else:
 AHEAD_LINES = 48
 
 
+@functools.cache
+def copying_code(vectors: int, dtype: np.dtype[Any]) -> int:
+    """Return the address at which `call_code` finds `copy_rows`, for a panel of so many vectors."""
+    constants = types.Omitted((0,) * vectors), types.Omitted(dtype.type)
+    return machine_code(copy_rows, types.void(*[types.intp] * 7, *constants))
+
+
+@job_kernel
+def copy_rows(
+    panel: int, stride: int, source: int, source_stride: int, rows: int, columns: int, is_far: int,
+    vectors: tuple[int, ...], dtype: Any,
+) -> None:  # fmt: skip
+    """Copy the beginnings of rows of B to a panel.
+
+    Parameters
+    ----------
+    panel, stride : int
+        The address of the panel's first row, and items to the next.
+    source, source_stride : int
+        The address of the first item of B that is copied, and items to that of the next row.
+    rows, columns : int
+        How many are copied. From `columns` on rows of the panel are 0.
+    is_far : int
+        Not 0: B is prefetched.
+    vectors : tuple
+        Its length, which Numba knows as it compiles, is the panel's width in vectors.
+    dtype : type
+        Of items.
+    """
+    target, items = array_at(panel, LENGTH, dtype), array_at(source, LENGTH, dtype)
+    lanes = BLOCK_BYTES // target.itemsize
+    ahead = AHEAD_LINES // len(vectors) * source_stride
+    for row in range(rows):
+        start = row * source_stride
+        _copy_row(vectors, target, row * stride, items, start, columns)
+        if is_far:  # behind a block these are rows of the next; behind B they do no harm
+            for number in range(len(vectors)):
+                prefetch(items, start + ahead + number * lanes)
+
+
 @intrinsic
-def copy_row(
+def _copy_row(
     typingctx: Any, vectors: Any, panel: Any, to: Any, source: Any, start: Any, columns: Any
 ) -> Emission:
     """panel[to + c] = source[start + c] for c < `columns`, and 0 up to the panel's width.
 
-    `vectors` and `columns` are as `row_loops.finish_rows` has them.
+    All vectors but the last are within `columns`.
     """
     width = len(vectors)
     signature = types.void(vectors, panel, types.intp, source, types.intp, types.intp)
@@ -65,37 +110,26 @@ def copy_row(
 
 @kernel_part
 def copy_panel(
-    vectors: tuple[int, ...],
-    words: Array,
-    address: int,
-    first: int,
-    stop: int,
-    column: int,
-    columns: int,
-    dtype: Any,
+    words: Any, kind: int, address: int, first: int, stop: int, column: int, columns: int
 ) -> None:
     """Copy rows first .. stop - 1 of B, from `column` on, to a panel at an address.
 
-    Where `column` is negative, rows of the panel begin with so many zeros, and the last one ends so
-    many items beyond the panel.
+    `kind` is where its words are, WHOLE or REST. Where `column` is negative, rows of the panel
+    begin with so many zeros, and the last one ends so many items beyond the panel.
     """
-    itemsize = array_at(0, 1, dtype).itemsize
+    itemsize, stride, source_stride = BLOCK_BYTES // words[LINE], words[WIDTH], words[B_STRIDE]
     skipped = max(0, -column)
-    array_at(address, skipped, dtype)[:] = 0  # rows that follow, by the one before
+    zeros = array_at(address, skipped * itemsize, np.uint8)
+    for place in range(zeros.size):
+        zeros[place] = 0  # rows that follow, by the one before
     column, columns, address = column + skipped, columns - skipped, address + skipped * itemsize
-    stride = words[WIDTH]
     if not words[B_FORTRAN]:
-        panel, B_items = array_at(address, LENGTH, dtype), array_at(words[B], LENGTH, dtype)
-        is_far = words[K] * words[B_STRIDE] * itemsize > FAR_B_BYTES
-        ahead = AHEAD_LINES // len(vectors) * words[B_STRIDE]
-        for k in range(first, stop):
-            start = k * words[B_STRIDE] + column
-            copy_row(vectors, panel, (k - first) * stride, B_items, start, columns)
-            if is_far:  # behind a block these are rows of the next; behind B they do no harm
-                for number in range(len(vectors)):
-                    prefetch(B_items, start + ahead + number * (BLOCK_BYTES // itemsize))
+        start = words[B] + (first * source_stride + column) * itemsize
+        is_far = words[K] * source_stride * itemsize > FAR_B_BYTES
+        copied = address, stride, start, source_stride, stop - first, columns, is_far
+        call_code(words[kind + COPY_ROWS], copied)
         return
-    start = words[B] + column * words[B_STRIDE] * itemsize
-    width = len(vectors) * BLOCK_BYTES // itemsize
-    copied = start, words[B_STRIDE], address, stride, width, first, stop, columns
-    call_code(words[LOAD_COLUMNS], copied)
+    start = words[B] + column * source_stride * itemsize
+    width = words[kind + VECTORS] * words[LINE]
+    turned = start, source_stride, address, stride, width, first, stop, columns
+    call_code(words[LOAD_COLUMNS], turned)

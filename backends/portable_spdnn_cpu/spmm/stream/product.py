@@ -31,6 +31,8 @@ from portable_spdnn_cpu.spmm.stream.packing import (
     pack_rows,
     unit_of,
 )
+from portable_spdnn_cpu.spmm.stream.panels import copying_code
+from portable_spdnn_cpu.spmm.stream.row_loops import finishing_code, summing_code
 from portable_spdnn_cpu.spmm.transposes import loading_code, storing_code
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
@@ -285,9 +287,9 @@ class StreamProduct:
         # Where panels are shifted rows are whole lines, and take a vector more.
         rest = (columns + shifted) % self.width
         if columns >= self.width:
-            words[job_words.PANEL_KERNEL] = self._address_of_kernel(self.width, shifted)
+            self._set_panel(words, job_words.WHOLE, self.width, in_place, shifted)
         if rest:
-            words[job_words.REST_KERNEL] = self._address_of_kernel(rest, shifted)
+            self._set_panel(words, job_words.REST, rest, in_place, shifted)
         row = self.width * self.dtype.itemsize
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row + BLOCK_BYTES * shifted)
@@ -297,13 +299,21 @@ class StreamProduct:
         whole = -1 if is_shared(self.entries, self.shape, columns, itemsize, WAKING_WORK) else 0
         return _Call(key, words, address_of(words), threads * each, threads, whole)
 
-    def _address_of_kernel(self, columns: int, shifted: bool) -> int:
-        """Return the address of the kernel for panels of so many columns."""
+    def _set_panel(
+        self, words: Array, at: int, columns: int, in_place: bool, shifted: bool
+    ) -> None:
+        """Write the words of panels of so many columns."""
         vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)
         copied = self._form == BY_OFFSETS and not shifted
         halved = copied and last_is_halved(columns * self.dtype.itemsize, vectors)
-        which = vectors, self.dtype, self._form, shifted, halved
-        return kernel.PANEL_KERNELS[which].address
+        own = words[at : at + job_words.PANEL_WORDS]
+        own[job_words.VECTORS] = vectors
+        if not in_place:
+            own[job_words.COPY_ROWS] = copying_code(vectors, self.dtype)
+        if self.blocks > 1:
+            own[job_words.SUM_ROWS] = summing_code(vectors, self.dtype, halved)
+        finishing = finishing_code(vectors, self.dtype, self._form, shifted, halved)
+        own[job_words.FINISH_ROWS] = finishing
 
     def describe(self) -> str:
         """Return what runs, for people."""

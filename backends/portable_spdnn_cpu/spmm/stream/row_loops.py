@@ -1,45 +1,105 @@
-"""Loops over rows of weights, for a panel of columns: what `loop_emitters` emits, for kernels.
+"""Kernels that add rows of weights to a panel's sums, or finish them: code for one width each.
 
-Each is a function of its own: within the kernel their loops would have too few registers, and loads
-from the stack compete with those of the panel.
+The kernels of streamed products and of convolutions, compiled once for all widths, call them by
+address (`jit.jobs.call_code`). So the loops that `loop_emitters` emits have all registers, and code
+for a further width is compiled in a third of a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from types import SimpleNamespace
 from typing import Any
 
-from llvmlite import ir
+import numpy as np
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.spmm.emitter import WORD, Value
+from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, job_kernel
+from portable_spdnn_cpu.jit.jobs import machine_code
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.loop_emitters import FinishedRowsLoop, RowsLoop
 from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, GIVEN
 
+HALF_LINE = BLOCK_BYTES // 2
 
-@intrinsic
+
+@functools.cache
+def summing_code(
+    vectors: int, dtype: np.dtype[Any], halved: bool = False, vector_bytes: int = BLOCK_BYTES
+) -> int:
+    """Return the address at which `call_code` finds `sum_rows`.
+
+    Parameters
+    ----------
+    vectors : int
+        Width of the panel.
+    dtype : dtype
+        Of values.
+    halved : bool
+        Whether only the first half of the last vector is computed: no column is in the other.
+    vector_bytes : int
+        Of a vector, a register or several: 32 or 64.
+    """
+    return machine_code(sum_rows, sum_signature(vectors, dtype, halved, vector_bytes))
+
+
+@functools.cache
+def finishing_code(
+    vectors: int,
+    dtype: np.dtype[Any],
+    form: tuple[int, ...],
+    skips: bool = False,
+    halved: bool = False,
+    vector_bytes: int = BLOCK_BYTES,
+) -> int:
+    """Return the address at which `call_code` finds `finish_rows`.
+
+    Parameters
+    ----------
+    vectors, dtype, vector_bytes
+        As `summing_code` has them.
+    form : tuple
+        One of those that `packing` names.
+    skips : bool
+        Whether panels may begin before column 0.
+    halved : bool
+        As `summing_code` has it; only BY_OFFSETS, and where `skips` is false.
+    """
+    signature = finish_signature(vectors, dtype, form, skips, halved, vector_bytes)
+    return machine_code(finish_rows, signature)
+
+
+def sum_signature(vectors: int, dtype: np.dtype[Any], halved: bool, vector_bytes: int) -> Any:
+    """Return the signature of `sum_rows` for what `summing_code` takes."""
+    constants = (0,) * vectors, (0,) * (vector_bytes // HALF_LINE), (0,) * halved, dtype.type
+    return types.void(*[types.intp] * 10, *map(types.Omitted, constants))
+
+
+def finish_signature(
+    vectors: int,
+    dtype: np.dtype[Any],
+    form: tuple[int, ...],
+    skips: bool,
+    halved: bool,
+    vector_bytes: int,
+) -> Any:
+    """Return the signature of `finish_rows` for what `finishing_code` takes."""
+    lengths = vectors, vector_bytes // HALF_LINE, halved, skips
+    constants = *((0,) * length for length in lengths), form, dtype.type
+    numbers = *[types.intp] * 20, types.float64, types.float64, types.intp, types.intp
+    return types.intp(*numbers, *map(types.Omitted, constants))
+
+
+@job_kernel
 def sum_rows(
-    typingctx: Any, form: Any, vectors: Any, vector_bytes: Any, halved: Any, dtype: Any,
-    visits: Any, top: Any, stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any,
-    later: Any, far: Any,
-) -> Emission:  # fmt: skip
+    visits: int, top: int, stop: int, offsets: int, values: int, entry: int, panel: int, sums: int,
+    later: int, far: int,
+    vectors: tuple[int, ...], halves: tuple[int, ...], halved: tuple[int, ...], dtype: Any,
+) -> None:  # fmt: skip
     """Add the entries of packed rows in a block, times a panel, to the sums of these rows.
 
     Parameters
     ----------
-    form : tuple
-        One of those that `packing` names: if it is not BY_OFFSETS nothing is emitted.
-    vectors : tuple
-        Its length is the panel's width in vectors. Numba compiles for each type of argument, and a
-        tuple's length is part of its type.
-    vector_bytes : int, constant
-        Of a vector: a register, or several.
-    halved : tuple
-        Empty, unless only the first half of the last vector is computed: no column is in the other.
-    dtype : type
-        Of values.
     visits, top, stop : int
         Address of those that `packing.StreamPart` has, and which of them are meant.
     offsets, values, entry : int
@@ -47,59 +107,40 @@ def sum_rows(
     panel, sums : int
         Addresses of columns of B, a row after the other, and of the sums of row 0, likewise;
         aligned on vectors, and read and written in whole ones.
-    later : bool
-        Whether to start with the sums that are there, and not with 0.
-    far : bool
-        Whether sums of rows that come next are prefetched.
+    later : int
+        Not 0: start with the sums that are there, and not with 0.
+    far : int
+        Not 0: sums of rows that come next are prefetched.
+    vectors, halves, halved : tuple
+        Their lengths, which Numba knows as it compiles, are those of a panel in vectors and of a
+        vector in HALF_LINE bytes; of `halved` it is 1 if only the first half of the last vector is
+        computed, else 0.
+    dtype : type
+        Of values.
     """
-    if not isinstance(vector_bytes, types.IntegerLiteral):
-        return None  # type: ignore[return-value]  # Numba asks again with constants
-    word, bit = types.intp, types.boolean
-    signature = types.void(form, vectors, vector_bytes, halved, dtype, *[word] * 8, bit, bit)
-    names = (
-        "visits", "top", "stop", "offsets", "values", "entry", "panel", "sums", "later", "far",
+    _emit_sums(
+        vectors, halves, halved, dtype,
+        visits, top, stop, offsets, values, entry, panel, sums, later != 0, far != 0,
     )  # fmt: skip
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if len(form) == len(BY_OFFSETS):
-            given = dict(zip(names, args[5:], strict=True))
 
-            def emit(inner: Any, arguments: SimpleNamespace) -> None:
-                size, half = vector_bytes.literal_value, len(halved) > 0
-                rows = RowsLoop(inner, len(vectors), size, half, dtype.dtype, arguments)
-                rows.each_packed(rows.sum)
-                inner.ret_void()
-
-            _call_apart(builder, "sum_rows", ir.VoidType(), given, emit)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
+@job_kernel
 def finish_rows(
-    typingctx: Any, form: Any, vectors: Any, vector_bytes: Any, halved: Any, skips: Any, dtype: Any,
-    visits: Any, top: Any, stop: Any, offsets: Any, values: Any, entry: Any, panel: Any,
-    stride: Any, panels: Any, columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any,
-    out_stride: Any, bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any,
-    upper: Any, nontemporal: Any, prefetches: Any,
-) -> Emission:  # fmt: skip
+    visits: int, top: int, stop: int, offsets: int, values: int, entry: int, panel: int,
+    stride: int, panels: int, columns: int, skipped: int, sums: int, later: int, far: int,
+    out: int, out_stride: int, bias: int, residual: int, residual_stride: int,
+    bounded: int, lower: float, upper: float, nontemporal: int, prefetches: int,
+    vectors: tuple[int, ...], halves: tuple[int, ...], halved: tuple[int, ...],
+    skips: tuple[int, ...], form: tuple[int, ...], dtype: Any,
+) -> int:  # fmt: skip
     """Sum as `sum_rows` does, and write rows of C.
 
     Returns where it stopped: at `stop`, or a row beyond where two go together.
 
     Parameters
     ----------
-    form : tuple
-        One of those that `packing` names. GIVEN: `visits`, `offsets` and `values` are the addresses
-        of A's indptr of int64, indices of int32 and data, rows are visited by their numbers, and
-        `entry` is of no account.
-    vectors, vector_bytes, dtype, visits, top, offsets, values, entry, panel, sums, later, far
+    visits, top, offsets, values, entry, panel, sums, later, far, vectors, halves, halved, dtype
         As `sum_rows` has them. Of rows as given `far` is of no account.
-    halved : tuple
-        As `sum_rows` has it; not empty only BY_OFFSETS, and where `skips` is empty.
-    skips : tuple
-        Where it is empty `skipped` is 0, and no code is emitted for it.
     stop : int
         The visit before which to stop.
     stride, panels : int
@@ -114,18 +155,59 @@ def finish_rows(
         column, and items to the next row.
     bias : int
         Address of an item for each row; 0 if there is none.
-    bounded, lower, upper : bool, numbers
-        Whether what is stored is between `lower` and `upper`; NaN passes.
-    nontemporal : bool
-        Whether whole vectors, which then are aligned in C, are written by non-temporal stores.
-    prefetches : bool
-        Whether lines of C of rows that come next are prefetched.
+    bounded, lower, upper : numbers
+        Where `bounded` is not 0 what is stored is between `lower` and `upper`; NaN passes.
+    nontemporal : int
+        Not 0: whole vectors, which then are aligned in C, are written by non-temporal stores.
+    prefetches : int
+        Not 0: lines of C of rows that come next are prefetched.
+    skips : tuple
+        Where it is empty `skipped` is 0, and no code is emitted for it.
+    form : tuple
+        One of those that `packing` names. GIVEN: `visits`, `offsets` and `values` are the addresses
+        of A's indptr of int64, indices of int32 and data, rows are visited by their numbers, and
+        `entry` is of no account.
     """
-    if not isinstance(vector_bytes, types.IntegerLiteral):
-        return None  # type: ignore[return-value]  # Numba asks again with constants
+    return _emit_finished_rows(
+        vectors, halves, halved, skips, form, dtype, visits, top, stop, offsets, values, entry,
+        panel, stride, panels, columns, skipped, sums, later != 0, far != 0, out, out_stride, bias,
+        residual, residual_stride, bounded != 0, dtype(lower), dtype(upper), nontemporal != 0,
+        prefetches != 0,
+    )  # fmt: skip
+
+
+@intrinsic
+def _emit_sums(
+    typingctx: Any, vectors: Any, halves: Any, halved: Any, dtype: Any, visits: Any, top: Any,
+    stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
+) -> Emission:  # fmt: skip
+    word, bit = types.intp, types.boolean
+    signature = types.void(vectors, halves, halved, dtype, *[word] * 8, bit, bit)
+    names = (
+        "visits", "top", "stop", "offsets", "values", "entry", "panel", "sums", "later", "far",
+    )  # fmt: skip
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        given = SimpleNamespace(**dict(zip(names, args[4:], strict=True)))
+        size, half = len(halves) * HALF_LINE, len(halved) > 0
+        rows = RowsLoop(builder, len(vectors), size, half, dtype.dtype, given)
+        rows.each_packed(rows.sum)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def _emit_finished_rows(
+    typingctx: Any, vectors: Any, halves: Any, halved: Any, skips: Any, form: Any, dtype: Any,
+    visits: Any, top: Any, stop: Any, offsets: Any, values: Any, entry: Any, panel: Any,
+    stride: Any, panels: Any, columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any,
+    out_stride: Any, bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any,
+    upper: Any, nontemporal: Any, prefetches: Any,
+) -> Emission:  # fmt: skip
     word, bit, element = types.intp, types.boolean, dtype.dtype
     signature = word(
-        form, vectors, vector_bytes, halved, skips, dtype, *[word] * 12, bit, bit, *[word] * 5, bit,
+        vectors, halves, halved, skips, form, dtype, *[word] * 12, bit, bit, *[word] * 5, bit,
         element, element, bit, bit,
     )  # fmt: skip
     names = (
@@ -135,39 +217,16 @@ def finish_rows(
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given = dict(zip(names, args[6:], strict=True))
-
-        def emit(inner: Any, arguments: SimpleNamespace) -> None:
-            size, half, skipping = vector_bytes.literal_value, len(halved) > 0, len(skips) > 0
-            rows = FinishedRowsLoop(inner, len(vectors), size, half, element, arguments, skipping)
-            if len(form) == len(GIVEN):
-                rows.each_as_given()
-                inner.ret(arguments.stop)
-            elif len(form) == len(BY_OFFSETS):
-                inner.ret(rows.each_packed(rows.finish_by_offsets))
-            else:
-                inner.ret(rows.each_packed(rows.finish_by_rows))
-
-        return _call_apart(builder, "finish_rows", WORD, given, emit)
+        given = SimpleNamespace(**dict(zip(names, args[6:], strict=True)))
+        size, half = len(halves) * HALF_LINE, len(halved) > 0
+        rows = FinishedRowsLoop(
+            builder, len(vectors), size, half, element, given, skips=len(skips) > 0
+        )
+        if len(form) == len(GIVEN):
+            rows.each_as_given()
+            return given.stop
+        if len(form) == len(BY_OFFSETS):
+            return rows.each_packed(rows.finish_by_offsets)
+        return rows.each_packed(rows.finish_by_rows)
 
     return signature, codegen
-
-
-def _call_apart(
-    builder: Any,
-    name: str,
-    result: Value,
-    given: dict[str, Value],
-    emit: Callable[[Any, SimpleNamespace], None],
-) -> Value:
-    """Call a function of its own, with arguments of these names.
-
-    ``emit(builder, arguments)`` emits its code.
-    """
-    kind = ir.FunctionType(result, [value.type for value in given.values()])
-    function = ir.Function(builder.module, kind, builder.module.get_unique_name(name))
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    inner = ir.IRBuilder(function.append_basic_block("entry"))
-    emit(inner, SimpleNamespace(**dict(zip(given, function.args, strict=True))))
-    return builder.call(function, list(given.values()))

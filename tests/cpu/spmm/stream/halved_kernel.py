@@ -12,16 +12,15 @@ import re
 import numba
 import numpy as np
 import scipy.sparse as sp
-from numba.core import types
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ALONE
-from portable_spdnn_cpu.spmm.stream import kernel
 from portable_spdnn_cpu.spmm.stream.microkernels import last_is_halved
 from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
+from portable_spdnn_cpu.spmm.stream.row_loops import finish_rows, finish_signature
 
 COLUMNS = 20  # of float32: a vector and a quarter
 
@@ -44,10 +43,9 @@ def main() -> None:
 
 def multiply_adds(halved: bool) -> list[str]:
     """Return the registers of the multiply-adds of a kernel for two vectors."""
-    job = kernel.PANEL_KERNELS[2, np.dtype(np.float32), BY_OFFSETS, False, halved]
-    compiled = numba.njit(nogil=True)(job._compiled.py_func)
-    numbers, constants = [types.intp] * job._numbers, map(types.Omitted, job._constants)
-    compiled.compile(types.void(types.intp, types.CPointer(types.int64), *numbers, *constants))
+    signature = finish_signature(2, np.dtype(np.float32), BY_OFFSETS, False, halved, BLOCK_BYTES)
+    compiled = numba.njit(nogil=True)(finish_rows.py_func)
+    compiled.compile(signature)
     return re.findall(r"vfmadd\w+ps.*%([yz]mm)", "".join(compiled.inspect_asm().values()))
 
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from guard_pages import array_before_a_guard_page, array_behind_a_guard_page
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from noted_keys import noted_keys
+from noted_calls import noted_calls
 from offsets import at_offset
 from vector_lengths import needs_avx2, needs_avx512, needs_sse2, output_with_vectors
 
@@ -349,7 +349,7 @@ def test_a_prepared_matrix_is_a_copy(variant: StreamVariant) -> None:
 
 
 def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = noted_keys(monkeypatch, kernel, "PANEL_KERNELS")
+    asked = noted_calls(monkeypatch, stream_product, "finishing_code")
     A = matrix(3, (20, 30), 0.3, np.float32)
     product, out = StreamProduct(A, BARE, StreamVariant(2, 16)), np.empty((20, 100), np.float32)
     for columns, vectors in ((64, [2]), (32, [2]), (15, [1]), (73, [2, 1]), (73, [])):
@@ -365,7 +365,7 @@ def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPat
 def test_half_of_the_last_vector_is_computed_where_that_suffices(
     dtype: Any, activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = noted_keys(monkeypatch, kernel, "PANEL_KERNELS")
+    asked = noted_calls(monkeypatch, stream_product, "finishing_code")
     monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _: True)
     rng, lanes = np.random.default_rng(7), BLOCK_BYTES // np.dtype(dtype).itemsize
     A, bias = matrix(7, (19, 50), 0.3, dtype), rng.uniform(-1, 1, 19).astype(dtype)

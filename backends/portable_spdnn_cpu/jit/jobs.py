@@ -143,7 +143,8 @@ def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission
 def call_code(typingctx: Any, address: Any, numbers: Any) -> Emission:
     """Call a kernel by its address, with a tuple of numbers: as float64, and all others as intp.
 
-    The kernel must raise no exception: its status is not looked at.
+    Of a pointer, such as a job's words, that is the address. The kernel must raise no exception:
+    its status is not looked at.
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -167,8 +168,14 @@ def _call_with_numbers(context: Any, builder: Any, args: Any, numbers: Any, resu
     """Emit what `call_code` does with the values of its arguments, and return the result."""
     address, given = args
     kinds = [types.float64 if isinstance(kind, types.Float) else types.intp for kind in numbers]
-    unpacked = zip(cgutils.unpack_tuple(builder, given), numbers, kinds, strict=True)
-    values = [context.cast(builder, *each) for each in unpacked]
+    values = [
+        builder.ptrtoint(value, context.get_value_type(types.intp))
+        if isinstance(own, types.CPointer)
+        else context.cast(builder, value, own, kind)
+        for value, own, kind in zip(
+            cgutils.unpack_tuple(builder, given), numbers, kinds, strict=True
+        )
+    ]
     return call_address(context, builder, address, tuple(kinds), values, result)[1]
 
 

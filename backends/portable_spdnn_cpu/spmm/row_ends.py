@@ -13,6 +13,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 # Rows whose ends a processor predicts in the next product: a Zen 5 those of some 14,000.
 PREDICTED_ROWS = 1 << 14
 COMPARED = 64  # rows at most that are compared with the next
+MOST_EACH_BYTES = 2 * BLOCK_BYTES  # of a row of C to which entries are added by themselves
 
 
 def adds_each_entry(entries: int, rows: int, row_bytes: int) -> bool:
@@ -22,7 +23,7 @@ def adds_each_entry(entries: int, rows: int, row_bytes: int) -> bool:
     at most, one for two where it is two.
     """
     most = rows + rows // 2 if row_bytes <= BLOCK_BYTES else rows // 2
-    return entries <= most and row_bytes <= 2 * BLOCK_BYTES
+    return entries <= most and row_bytes <= MOST_EACH_BYTES
 
 
 def may_add_each_entry(entries: int, rows: int, row_bytes: int) -> bool:

@@ -352,7 +352,7 @@ def test_stores_are_nontemporal() -> None:
 
 @kernel
 def rows_together(words: Any, is_finished: bool) -> Any:
-    return by_rows.rows_of_block(words, is_finished, np.float32)
+    return by_rows.rows_of_block(words, is_finished)
 
 
 def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
@@ -367,7 +367,7 @@ def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
         for word, value in (
             (job_words.ROWS, rows), (job_words.K, k), (job_words.COLUMNS, row // 4),
             (job_words.ENTRIES, entries), (job_words.TASKS, tasks), (job_words.OUT_ROW, row),
-            (job_words.B_ROW, row + 64),  # not a power of two
+            (job_words.ITEM, 4), (job_words.B_ROW, row + 64),  # not a power of two
         ):  # fmt: skip
             words[word] = value
         return int(rows_together(words, is_finished))

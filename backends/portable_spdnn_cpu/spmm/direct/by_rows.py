@@ -9,14 +9,22 @@ import numpy as np
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart
-from portable_spdnn_cpu.jit.jobs import array_at
-from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, is_zen
+from portable_spdnn_cpu.jit.jobs import array_at, call_code, float_of, number_of_code
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, is_zen
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.cost_model import L2, L2_WAYS
 from portable_spdnn_cpu.spmm.dense_layout import LEAST_SHIFTED_ROW
+from portable_spdnn_cpu.spmm.direct.codes import (
+    EACH_ENTRY,
+    FEW_COLUMNS,
+    OVERLAPS,
+    PANELS,
+    SHIFTED_PANELS,
+    code_of,
+    panel_width,
+)
 from portable_spdnn_cpu.spmm.direct.each_entry import LINES, MOST_NUMBERS
-from portable_spdnn_cpu.spmm.direct.finish import finish_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
     B_ROW,
@@ -24,21 +32,17 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ENTRIES,
     HAS_EPILOGUE,
     INDPTR,
+    ITEM,
+    LOWER,
     OUT,
     OUT_BYTES,
     OUT_ROW,
     ROWS,
     TASKS,
+    UPPER,
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.microkernels import (
-    CSR,
-    ENTRIES_CSR,
-    SHIFTED_CSR,
-    multiply,
-    multiply_panel,
-)
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, lengths_vary, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
@@ -57,38 +61,41 @@ KEPT_REUSE = 4
 # second-level cache and A has LONG_ROW entries for each row on average.
 FAR_C, LONG_ROW = 1 << 25, 8
 
+_panel_width = kernel_part(panel_width)
 _adds_each_entry = kernel_part(adds_each_entry)
 _may_add_each_entry = kernel_part(may_add_each_entry)
 _lengths_vary = kernel_part(lengths_vary)
 
 
 @kernel_part
-def multiply_and_finish(words: Any, begin: int, end: int, item: Any, index: Any) -> bool:
+def multiply_and_finish(words: Any, begin: int, end: int, index: Any) -> bool:
     """Multiply rows begin .. end - 1 of CSR by all columns of B, and apply the activation.
 
     Returns false where an index is not below the rows of B.
     """
     is_finished = words[HAS_EPILOGUE] and words[ACTIVATION] != NONE
-    together = rows_of_block(words, is_finished, item)
+    together, row = rows_of_block(words, is_finished), words[OUT_ROW]
     while begin < end:
         until = min(begin + together, end)
-        if not multiply_by_rows(words, begin, until, item, index):
+        if not multiply_by_rows(words, begin, until, index):
             return False
-        if is_finished:
-            finish_rows(words, begin, until, item)
+        if is_finished:  # rows follow each other without a gap
+            items = (until - begin) * row // words[ITEM]
+            bounds = float_of(words[LOWER]), float_of(words[UPPER])
+            call_code(words[ACTIVATION], (words[OUT] + begin * row, items, *bounds))
         begin = until
     return True
 
 
 @kernel_part
-def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
+def rows_of_block(words: Any, is_finished: bool) -> Any:
     """Return how many rows are multiplied with all panels of B, and finished, before the next are.
 
     All of them where the second-level cache holds a panel of B but not B and what passes through it
     besides, and each task reads the panel several times: then that is worth more. Where C is large
     it is so for long rows alone.
     """
-    rows, row = words[ROWS], words[COLUMNS] * array_at(0, 1, item).itemsize
+    rows, row = words[ROWS], words[COLUMNS] * words[ITEM]
     if row <= PANEL_BYTES and not is_finished:
         return rows
     entries, apart = words[ENTRIES], words[B_ROW]
@@ -107,29 +114,29 @@ def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
 
 
 @kernel_part
-def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) -> Any:
+def multiply_by_rows(words: Any, begin: int, end: int, index: Any) -> Any:
     """Multiply rows begin .. end - 1 of CSR by all columns of B."""
-    itemsize, n = array_at(0, 1, item).itemsize, words[COLUMNS]
-    if n == 0:
+    row = words[COLUMNS] * words[ITEM]
+    if row == 0:
         return True
     if not words[HAS_EPILOGUE]:
         entries, rows = words[ENTRIES], words[ROWS]
         indptr = array_at(words[INDPTR], rows + 1, index)
-        if _adds_each_entry(entries, rows, n * itemsize) or (
-            _may_add_each_entry(entries, rows, n * itemsize) and _lengths_vary(indptr, begin, end)
+        if _adds_each_entry(entries, rows, row) or (
+            _may_add_each_entry(entries, rows, row) and _lengths_vary(indptr, begin, end)
         ):
-            return multiply_few_entries(words, begin, end, n, item, index)
-    return multiply_in_panels(words, begin, end, n, item, index)
+            return multiply_few_entries(words, begin, end, index)
+    return multiply_in_panels(words, begin, end)
 
 
 @kernel_part
-def multiply_few_entries(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
+def multiply_few_entries(words: Any, begin: int, end: int, index: Any) -> Any:
     """Multiply rows entry by entry, but in panels where of LINES some are long.
 
     Sums of long rows are to stay in registers: entries that are added one by one wait for each
     other.
     """
-    indptr = array_at(words[INDPTR], words[ROWS] + 1, index)
+    indptr, n = array_at(words[INDPTR], words[ROWS] + 1, index), words[COLUMNS]
     valid = True
     while begin < end:
         until = after = begin
@@ -139,9 +146,10 @@ def multiply_few_entries(words: Any, begin: int, end: int, n: int, item: Any, in
                 break
             until = after
         if begin < until:
-            valid &= multiply_each_entry(ENTRIES_CSR, words, begin, until, n, item, index)
+            given = words, begin, until, 0, n
+            valid &= number_of_code(code_of(words, EACH_ENTRY), given) != 0
         if until < after:
-            valid &= multiply_in_panels(words, until, after, n, item, index)
+            valid &= multiply_in_panels(words, until, after)
         begin = after
     return valid
 
@@ -159,44 +167,37 @@ def are_long(indptr: Any, begin: int, end: int) -> bool:
 
 
 @kernel_part
-def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
+def multiply_in_panels(words: Any, begin: int, end: int) -> bool:
     """Multiply rows by all columns of B, at least one."""
     stay_apart()  # so that there is one copy of it, for both callers
-    itemsize = array_at(0, 1, item).itemsize
-    lanes = BLOCK_BYTES // itemsize
-    size, overlaps = n * itemsize, not HAS_FAST_MASKS  # see `Rows`
-    if size < BLOCK_BYTES and overlaps:
-        return multiply_overlapping(words, begin, end, n, item, index)
-    if size <= 16:
-        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
-    if size <= 32:
-        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
-    if 64 < size <= 96 and VECTOR_BYTES == 32:  # of 64 bytes, two would be four
-        return multiply(CSR, 3, 32, item, index, words, begin, end, 0, n)
-    valid, first = True, 0
-    before = columns_before(words, itemsize)
+    n, few = words[COLUMNS], code_of(words, FEW_COLUMNS)
+    if few:
+        return number_of_code(few, (words, begin, end, 0, n)) != 0
+    lanes, valid, first = BLOCK_BYTES // words[ITEM], 1, 0
+    # As `codes.row_panels` has them.
+    before = columns_before(words)
     if before:
         width = min(n + before, (MAX_VECTORS + 1) * lanes)
-        valid = multiply_panel(SHIFTED_CSR, item, index, words, begin, end, -before, width)
+        code = code_of(words, SHIFTED_PANELS + (width + lanes - 1) // lanes)
+        valid = number_of_code(code, (words, begin, end, -before, width))
         first = width - before
     while first < n:
-        width = min(n - first, MAX_VECTORS * lanes)
-        if overlaps and 0 < n - first - width < lanes:
-            width -= lanes  # the last panel is to fill a vector
-        valid &= multiply_panel(CSR, item, index, words, begin, end, first, width)
+        width = _panel_width(n - first, MAX_VECTORS * lanes, lanes if OVERLAPS else 0)
+        code = code_of(words, PANELS + (width + lanes - 1) // lanes)
+        valid &= number_of_code(code, (words, begin, end, first, width))
         first += width
-    return valid
+    return valid != 0
 
 
 @kernel_part
-def columns_before(words: Any, itemsize: int) -> int:
+def columns_before(words: Any) -> int:
     """Return how many columns before 0 the first panel begins at, so that loads of B are of lines.
 
     None where rows of B are not whole cache lines long and apart, and where C is large and starts
     on a line: then non-temporal stores are worth more.
     """
-    row = words[COLUMNS] * itemsize
-    before = words[B] % BLOCK_BYTES
+    itemsize = words[ITEM]
+    row, before = words[COLUMNS] * itemsize, words[B] % BLOCK_BYTES
     if not HAS_FAST_MASKS or row < LEAST_SHIFTED_ROW:
         return 0
     if words[OUT_BYTES] >= NONTEMPORAL_BYTES and words[OUT] % BLOCK_BYTES == 0:
@@ -204,39 +205,3 @@ def columns_before(words: Any, itemsize: int) -> int:
     if row % BLOCK_BYTES or words[B_ROW] % BLOCK_BYTES or before % itemsize:
         return 0
     return int(before // itemsize)
-
-
-@kernel_part
-def multiply_each_entry(
-    form: tuple[int, ...], words: Any, begin: int, end: int, n: int, item: Any, index: Any
-) -> Any:
-    """Multiply entry by entry, by columns of B of at most two cache lines."""
-    size = n * array_at(0, 1, item).itemsize
-    if size < 16:
-        return multiply(form, 1, 8, item, index, words, begin, end, 0, n)
-    if size < 32:
-        return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
-    if size < 64:
-        return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
-    if size < 96:
-        return multiply(form, 2, 32, item, index, words, begin, end, 0, n)
-    if size < 128:
-        return multiply(form, 3, 32, item, index, words, begin, end, 0, n)
-    return multiply(form, 4, 32, item, index, words, begin, end, 0, n)
-
-
-@kernel_part
-def multiply_overlapping(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
-    """Multiply columns of less than 64 bytes, in one vector or two that overlap."""
-    size = n * array_at(0, 1, item).itemsize
-    if size == 32:
-        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
-    if size > 32:
-        return multiply(CSR, 2, 32, item, index, words, begin, end, 0, n)
-    if size == 16:
-        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
-    if size > 16:
-        return multiply(CSR, 2, 16, item, index, words, begin, end, 0, n)
-    if size == 8:
-        return multiply(CSR, 1, 8, item, index, words, begin, end, 0, n)
-    return multiply(CSR, 2, 8, item, index, words, begin, end, 0, n)

@@ -6,14 +6,19 @@ computes all of them before.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from portable_spdnn_cpu.jit.compilation import kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at
+import numpy as np
+from numba.core import types
+
+from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
+from portable_spdnn_cpu.jit.jobs import array_at, call_code, machine_code, pointer_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.dense_layout import ALIASING, meets_few_rows, padded_row_bytes
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty
+from portable_spdnn_cpu.spmm.direct.codes import LOAD_COLUMNS, MET_ROWS, STORE_COLUMNS, code_of
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_FORTRAN,
     B_ROW,
@@ -22,6 +27,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     HELD,
     INDICES,
     INDPTR,
+    ITEM,
     OUT,
     OUT_FORTRAN,
     OUT_ROW,
@@ -30,7 +36,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 L2 = cache_bytes(2)
 # Of rows of C that are computed before they are written as columns, so that they are still near:
@@ -43,46 +48,57 @@ row_bytes = kernel_part(padded_row_bytes)
 
 
 @kernel_part
-def columns_into_rows(words: Any, is_csc: bool, dtype: Any, index_dtype: Any) -> int:
+def columns_into_rows(words: Any) -> int:
     """Let B, if it is in Fortran order, be in rows of whole vectors in memory of the job's.
 
     Where few of its rows are met, only these are copied. Returns the address of the memory that is
     left.
     """
-    n, k, scratch = words[COLUMNS], words[K], words[SCRATCH]
+    n, k, scratch, itemsize = words[COLUMNS], words[K], words[SCRATCH], words[ITEM]
     if not words[B_FORTRAN]:
         return int(scratch)
-    itemsize = array_at(0, 1, dtype).itemsize
     row = row_pitch(n, itemsize)
     apart, width = words[B_ROW] // itemsize, row // itemsize
     if few_rows_are_met(words[ENTRIES], k):
-        copy_met_rows(words, is_csc, scratch, width, dtype, index_dtype)
+        call_code(code_of(words, MET_ROWS), (words, scratch, width))
     else:
-        load_columns(words[B], apart, scratch, width, n, 0, k, n, dtype)
+        copied = words[B], apart, scratch, width, n, 0, k, n
+        call_code(code_of(words, LOAD_COLUMNS), copied)
     words[B], words[B_ROW] = scratch, row
     return int(scratch + k * row)
 
 
-@kernel_part
+@functools.cache
+def met_rows_code(is_csc: bool, dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> int:
+    """Return the address at which `call_code` finds `copy_met_rows`."""
+    constants = (0,) * is_csc, dtype.type, index_dtype.type
+    return machine_code(
+        copy_met_rows, types.void(*[types.intp] * 3, *map(types.Omitted, constants))
+    )
+
+
+@job_kernel
 def copy_met_rows(
-    words: Any, is_csc: bool, scratch: int, width: int, dtype: Any, index_dtype: Any
+    words: int, scratch: int, width: int, csc: tuple[int, ...], dtype: Any, index_dtype: Any
 ) -> None:
     """Copy the rows of B in Fortran order that entries of A meet to rows of `width` items.
 
-    Indices that are beyond B meet none, and are refused later; offsets were checked before.
+    `words` is the address of the job's; A is in CSC where `csc` is not empty. Indices that are
+    beyond B meet none, and are refused later; offsets were checked before.
     """
-    k = words[K]
-    if is_csc:
-        indptr = array_at(words[INDPTR], k + 1, index_dtype)
+    at = pointer_at(words, np.int64)
+    k = at[K]
+    if len(csc):
+        indptr = array_at(at[INDPTR], k + 1, index_dtype)
         for column in range(k):
             if indptr[column] != indptr[column + 1]:
-                copy_row(words, column, scratch, width, dtype)
+                copy_row(at, column, scratch, width, dtype)
         return
-    indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
-    for entry in range(words[ENTRIES]):
+    indices = array_at(at[INDICES], at[ENTRIES], index_dtype)
+    for entry in range(at[ENTRIES]):
         column = indices[entry]
         if 0 <= column < k:
-            copy_row(words, column, scratch, width, dtype)
+            copy_row(at, column, scratch, width, dtype)
 
 
 @kernel_part
@@ -101,29 +117,30 @@ def copy_row(words: Any, number: int, scratch: int, width: int, dtype: Any) -> N
 
 
 @kernel_part
-def into_rows(words: Any, scratch: int, dtype: Any) -> tuple[int, int]:
+def into_rows(words: Any, scratch: int) -> tuple[int, int]:
     """Let C, if it is in Fortran order, be in rows of whole vectors from `scratch` on.
 
     Returns where it is to be in the end: its address, and the bytes from column to column.
     """
-    out, out_row, n = words[OUT], words[OUT_ROW], words[COLUMNS]
+    out, out_row, n, itemsize = words[OUT], words[OUT_ROW], words[COLUMNS], words[ITEM]
     if words[OUT_FORTRAN]:
-        itemsize, rows = array_at(0, 1, dtype).itemsize, words[ROWS]
-        row = row_bytes(n, itemsize)
+        rows, row = words[ROWS], row_bytes(n, itemsize)
         width = row // itemsize
         words[OUT], words[OUT_ROW] = scratch, row
         if words[HELD]:
-            load_columns(out, out_row // itemsize, scratch, width, width, 0, rows, n, dtype)
+            copied = out, out_row // itemsize, scratch, width, width, 0, rows, n
+            call_code(code_of(words, LOAD_COLUMNS), copied)
     return out, out_row
 
 
 @kernel_part
-def into_columns(words: Any, out: int, out_row: int, dtype: Any) -> None:
+def into_columns(words: Any, out: int, out_row: int) -> None:
     """Let C be where `into_rows` said, if it is in Fortran order."""
     if words[OUT_FORTRAN]:
-        itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
+        itemsize, rows, n = words[ITEM], words[ROWS], words[COLUMNS]
         width = words[OUT_ROW] // itemsize
-        store_columns(out, out_row // itemsize, words[OUT], width, 0, rows, n, n * out_row, dtype)
+        written = out, out_row // itemsize, words[OUT], width, 0, rows, n, n * out_row
+        call_code(code_of(words, STORE_COLUMNS), written)
 
 
 @kernel_part

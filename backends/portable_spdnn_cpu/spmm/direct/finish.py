@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
+from numba.core import types
 
 from portable_spdnn_cpu.activations import NONE, activate_span
-from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at, float_of
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
+from portable_spdnn_cpu.jit.jobs import array_at, float_of, machine_code, pointer_at
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
     BIAS,
@@ -100,3 +102,29 @@ def finish_all_rows(words: Any, dtype: Any) -> None:
     """Apply activation and bounds, if there are any, to C, which has its bias."""
     if words[HAS_EPILOGUE]:
         finish_rows(words, 0, words[ROWS], dtype)
+
+
+@functools.cache
+def beginning_code(dtype: np.dtype[Any]) -> int:
+    """Return the address at which `call_code` finds `begin_rows`, which takes that of the words."""
+    return machine_code(_begin_rows, _signature(dtype))
+
+
+@functools.cache
+def finishing_code(dtype: np.dtype[Any]) -> int:
+    """Return the same of `finish_all_rows`."""
+    return machine_code(_finish_all_rows, _signature(dtype))
+
+
+def _signature(dtype: np.dtype[Any]) -> Any:
+    return types.void(types.intp, types.Omitted(dtype.type))
+
+
+@job_kernel
+def _begin_rows(words: int, dtype: Any) -> None:
+    begin_rows(pointer_at(words, np.int64), dtype)
+
+
+@job_kernel
+def _finish_all_rows(words: int, dtype: Any) -> None:
+    finish_all_rows(pointer_at(words, np.int64), dtype)

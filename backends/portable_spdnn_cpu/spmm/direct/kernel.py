@@ -5,15 +5,37 @@ Threads share rows of A in CSR.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
+from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at, next_task
+from portable_spdnn_cpu.jit.jobs import (
+    array_at,
+    call_code,
+    machine_code,
+    next_task,
+    number_of_code,
+    pointer_at,
+)
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, store_fence
-from portable_spdnn_cpu.spmm.direct.by_rows import multiply_and_finish, multiply_each_entry
+from portable_spdnn_cpu.spmm.direct.by_rows import multiply_and_finish
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
+from portable_spdnn_cpu.spmm.direct.codes import (
+    BEGIN_ROWS,
+    CSC_VECTOR,
+    EACH_ENTRY,
+    FEW_COLUMNS,
+    FINISH_ROWS,
+    LOAD_COLUMNS,
+    PANELS,
+    STORE_COLUMNS,
+    WHOLE_ROWS,
+    code_of,
+    panel_width,
+)
 from portable_spdnn_cpu.spmm.direct.columns import PASSED_OVER
 from portable_spdnn_cpu.spmm.direct.copies import (
     columns_into_rows,
@@ -23,15 +45,16 @@ from portable_spdnn_cpu.spmm.direct.copies import (
     rows_together,
     takes_whole_rows,
 )
-from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     COLUMNS,
     COUNTERS,
     ENTRIES,
+    HAS_EPILOGUE,
     HELD,
     INDICES,
     INDPTR,
+    ITEM,
     OUT,
     OUT_BYTES,
     OUT_FORTRAN,
@@ -44,25 +67,18 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
-from portable_spdnn_cpu.spmm.direct.microkernels import (
-    CSC,
-    CSC_VECTOR,
-    ENTRIES_CSC,
-    multiply,
-    multiply_panel,
-)
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry
-from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
+_panel_width = kernel_part(panel_width)
 _adds_each_entry = kernel_part(adds_each_entry)
 
 
 @job_kernel
-def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
+def multiply_csr(worker: int, words: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
-    scratch = columns_into_rows(words, False, dtype, index_dtype)
+    scratch = columns_into_rows(words)
     if words[OUT_FORTRAN]:
-        multiply_into_columns(words, scratch, dtype, index_dtype)
+        multiply_into_columns(words, scratch, index_dtype)
         return
     rows, tasks = words[ROWS], words[TASKS]
     while not words[REFUSED]:
@@ -70,7 +86,7 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if not multiply_and_finish(words, begin, end, dtype, index_dtype):
+        if not multiply_and_finish(words, begin, end, index_dtype):
             words[REFUSED] = 1  # others may see that late; what they compute is discarded
             break
     if words[OUT_BYTES] >= NONTEMPORAL_BYTES:
@@ -78,9 +94,9 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any) -> None:
+def multiply_into_columns(words: Any, address: int, index_dtype: Any) -> None:
     """Compute C in Fortran order, by one worker: some rows at a time are written at an address."""
-    itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
+    itemsize, rows, n = words[ITEM], words[ROWS], words[COLUMNS]
     out, apart, whole = words[OUT], words[OUT_ROW] // itemsize, row_bytes(n, itemsize)
     # Else a masked store of a row would hold up the load of the residual of the next.
     row = whole if words[HELD] else n * itemsize
@@ -90,41 +106,51 @@ def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any
         words[OUT] = address - begin * row  # row `begin` is the first in memory
         if words[HELD]:
             words[HELD] = words[OUT]
-            load_columns(out, apart, address, width, width, begin, end, n, dtype)
-        if not multiply_and_finish(words, begin, end, dtype, index_dtype):
+            copied = out, apart, address, width, width, begin, end, n
+            call_code(code_of(words, LOAD_COLUMNS), copied)
+        if not multiply_and_finish(words, begin, end, index_dtype):
             words[REFUSED] = 1
             return
-        store_columns(
-            out, apart, words[OUT], width, begin, end, n, n * apart * itemsize, dtype
-        )  # fmt: skip
+        written = out, apart, words[OUT], width, begin, end, n, n * apart * itemsize
+        call_code(code_of(words, STORE_COLUMNS), written)
 
 
 @job_kernel
-def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
+def multiply_csc(worker: int, words: Any) -> None:
     """Compute C, by one worker."""
-    itemsize = array_at(0, 1, dtype).itemsize
+    itemsize = words[ITEM]
     out, out_row = words[OUT], words[OUT_ROW]
-    scratch = columns_into_rows(words, True, dtype, index_dtype)
+    scratch = columns_into_rows(words)
     entries, rows, k, n = words[ENTRIES], words[ROWS], words[K], words[COLUMNS]
     if takes_whole_rows(entries, rows, k, n, itemsize, words[OUT_FORTRAN]):
-        begin_rows(words, dtype)
-        valid = multiply_whole_rows(words, dtype, index_dtype)
+        call_code(code_of(words, BEGIN_ROWS), (words,))
+        valid = number_of_code(code_of(words, WHOLE_ROWS), (words,)) != 0
     else:
-        out, out_row = into_rows(words, scratch, dtype)
-        valid = multiply_by_columns(words, dtype, index_dtype)
+        out, out_row = into_rows(words, scratch)
+        valid = multiply_by_columns(words)
     if not valid:
         words[REFUSED] = 1
         return
-    finish_all_rows(words, dtype)
-    into_columns(words, out, out_row, dtype)
+    if words[HAS_EPILOGUE]:
+        call_code(code_of(words, FINISH_ROWS), (words,))
+    into_columns(words, out, out_row)
 
 
-@kernel_part
-def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
+@functools.cache
+def whole_rows_code(dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> int:
+    """Return the address at which `number_of_code` finds `multiply_whole_rows`."""
+    constants = types.Omitted(dtype.type), types.Omitted(index_dtype.type)
+    return machine_code(multiply_whole_rows, types.intp(types.intp, *constants))
+
+
+@job_kernel
+def multiply_whole_rows(address: int, dtype: Any, index_dtype: Any) -> int:
     """Add the product of A and B to C, which `begin_rows` has begun, row of B by row.
 
-    Returns false where an index is not below the rows of C; offsets were checked before.
+    The words of the job are at `address`. Returns 0 where an index is not below the rows of C;
+    offsets were checked before.
     """
+    words = pointer_at(address, np.int64)
     rows, k, columns = words[ROWS], words[K], words[COLUMNS]
     indptr = array_at(words[INDPTR], k + 1, index_dtype)
     indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
@@ -145,35 +171,32 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
                 for entry in range(first, stop):
                     row, value = np.uint64(indices[entry]), values[entry]
                     if row >= extent:
-                        return False
+                        return 0
                     target = C[row]
                     for place in range(columns):
                         target[place] += value * source[place]
             column += one
-    return True
+    return 1
 
 
 @kernel_part
-def multiply_by_columns(words: Any, item: Any, index: Any) -> Any:
+def multiply_by_columns(words: Any) -> bool:
     """Multiply all columns of CSC by all columns of B, at least two: in panels, or entry by entry.
 
     Vectors have 32 bytes where a panel has few, and on a Zen 4 in all: rows of C rarely start on
     cache lines, and a store across two lines is forwarded late, or not at all, to loads of what it
     wrote.
     """
-    itemsize = array_at(0, 1, item).itemsize
-    lanes, k, n = CSC_VECTOR // itemsize, words[K], words[COLUMNS]
+    itemsize, k, n = words[ITEM], words[K], words[COLUMNS]
+    code = code_of(words, FEW_COLUMNS)
     if _adds_each_entry(words[ENTRIES], k, n * itemsize):
-        return multiply_each_entry(ENTRIES_CSC, words, 0, k, n, item, index)
-    if n * itemsize < 16:
-        return multiply(CSC, 1, 8, item, index, words, 0, k, 0, n)
-    if n * itemsize < 32:
-        return multiply(CSC, 1, 16, item, index, words, 0, k, 0, n)
-    valid, first = True, 0
+        code = code_of(words, EACH_ENTRY)
+    if code:
+        return number_of_code(code, (words, 0, k, 0, n)) != 0
+    lanes, valid, first = CSC_VECTOR // itemsize, 1, 0
     while first < n:
-        width = min(n - first, CSC_BYTES // itemsize)
-        if 0 < n - first - width < lanes:
-            width -= lanes  # the last panel is to fill a vector
-        valid &= multiply_panel(CSC, item, index, words, 0, k, first, width)
+        width = _panel_width(n - first, CSC_BYTES // itemsize, lanes)
+        panel = code_of(words, PANELS + width // lanes)
+        valid &= number_of_code(panel, (words, 0, k, first, width))
         first += width
-    return valid
+    return valid != 0

@@ -13,8 +13,9 @@ from portable_spdnn_cpu.jit.jobs import address_of, in_order
 from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import copied_if_reused
+from portable_spdnn_cpu.spmm.direct.entry_points import compiled
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
-from portable_spdnn_cpu.spmm.direct.start import BY_ROWS, TAKEN, compiled
+from portable_spdnn_cpu.spmm.direct.start import BY_ROWS, TAKEN
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 
 
@@ -54,16 +55,15 @@ class DirectProduct:
         entry_points, columns, item = self._entry_points, B.shape[1], B.itemsize
         if B.strides[1] == item:
             B = copied_if_reused(B, self._entries)
-        job = entry_points.jobs[self._taken][columns == 1]
         in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
         threads = self.threads_used(pool.threads, columns) if in_rows else 1
-        address = job.address
+        codes = entry_points.codes(self._taken, columns, columns > 1 and not in_rows)
         # `run_shared` alone can say that more is written than C.
         is_one_of_many = written > PREFETCH_BYTES and written > out.nbytes
         alone = threads == 1 and not (is_one_of_many and in_rows and self._taken == BY_ROWS)
         operands = *self._parts, B, out
         if alone and self._is_bare and residual is None:
-            return bool(entry_points.run_alone(address, 0, *operands, self._taken, False))
+            return bool(entry_points.run_alone(codes, *operands, self._taken, False))
         held = 0
         if residual is not None:
             out[...] = residual
@@ -71,11 +71,11 @@ class DirectProduct:
         if not alone:
             workers = pool if threads > 1 else ALONE
             done = entry_points.run_shared(
-                workers, job, self._parts, B, out, held, self._finish, written
+                workers, self._parts, B, out, held, self._finish, written
             )
             return bool(done)
         done = entry_points.run_alone_with_epilogue(
-            address, 0, *operands, self._taken, held, *self._finish
+            codes, *operands, self._taken, held, *self._finish
         )
         return bool(done)
 

@@ -31,7 +31,8 @@ from portable_spdnn_cpu.spmm.direct.choice import (
     has_few_rows,
     suited_form,
 )
-from portable_spdnn_cpu.spmm.direct.start import BY_COLUMNS, CONVERTED, TAKEN, compiled
+from portable_spdnn_cpu.spmm.direct.entry_points import compiled
+from portable_spdnn_cpu.spmm.direct.start import BY_COLUMNS, CONVERTED, TAKEN
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 from portable_spdnn_cpu.spmm.tuning import direct_is_faster
 
@@ -179,7 +180,7 @@ def _multiply_small(
     if entry_points is None:
         return None
     taken = TAKEN[form]
-    job = entry_points.jobs[taken][columns == 1]
+    codes = entry_points.codes(taken, columns)
     if residual is not None:
         of_out = (rows,) if is_vector else (rows, columns)
         if type(residual) is not ndarray or residual.dtype is not dtype or residual.shape != of_out:
@@ -189,14 +190,14 @@ def _multiply_small(
         else:
             out, added = empty(of_out, dtype), in_order(residual)
         done = entry_points.run_alone_with_epilogue(
-            job.address, 0, indptr, indices, values, B, out, taken, address_of(added), *NO_EPILOGUE
+            codes, indptr, indices, values, B, out, taken, address_of(added), *NO_EPILOGUE
         )
         return out if done else None
     zeroed = taken == BY_COLUMNS or (
         columns > 1 and begins_as_zeros(entries, rows, columns * dtype.itemsize)
     )
     out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
-    done = entry_points.run_alone(job.address, 0, indptr, indices, values, B, out, taken, zeroed)
+    done = entry_points.run_alone(codes, indptr, indices, values, B, out, taken, zeroed)
     return out if done else None
 
 
@@ -316,7 +317,6 @@ def multiply(
     else:
         residual, out = in_order(residual), empty(residual.shape, values.dtype)
         held = address_of(residual)
-    job = entry_points.jobs[taken][columns == 1]
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if (
         pool.threads == 1
@@ -324,20 +324,18 @@ def multiply(
         or is_fortran
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
     ):
-        addresses = job.address, entry_points.conversion.address if converts else 0
+        codes = entry_points.codes(taken, columns, is_fortran)
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
-            done = entry_points.run_alone(*addresses, *parts, B, out, taken, zeroed)
+            done = entry_points.run_alone(codes, *parts, B, out, taken, zeroed)
         else:
             finish = finish or NO_EPILOGUE
-            done = entry_points.run_alone_with_epilogue(
-                *addresses, *parts, B, out, taken, held, *finish
-            )
+            done = entry_points.run_alone_with_epilogue(codes, *parts, B, out, taken, held, *finish)
         return out if done else None
     if converts:
         converted = parts_in_csr(parts, shape)
         if converted is None:
             return None
         parts = converted
-    done = entry_points.run_shared(pool, job, parts, B, out, held, finish or NO_EPILOGUE)
+    done = entry_points.run_shared(pool, parts, B, out, held, finish or NO_EPILOGUE)
     return out if done else None

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numba.core import types
 
-from portable_spdnn.caching import cached_property
 from portable_spdnn_cpu.activations import NONE
-from portable_spdnn_cpu.jit.compilation import (
-    Array,
-    entry_point,
-    job_kernel,
-    kernel,
-    kernel_part,
-)
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import advise_large_pages
-from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
-from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offsets_are_valid
+from portable_spdnn_cpu.jit.jobs import array_at, run_share
+from portable_spdnn_cpu.layout.canonical import offsets_are_valid
 from portable_spdnn_cpu.layout.csc_to_csr import fill_rows
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import LARGE_BYTES
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
-from portable_spdnn_cpu.spmm.direct import vectors
+from portable_spdnn_cpu.spmm.direct.codes import CONVERSION, JOB, LOAD_COLUMNS, code_of
 from portable_spdnn_cpu.spmm.direct.copies import few_rows_are_met, scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
@@ -34,6 +22,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     BIAS,
     BIAS_STEP,
+    CODES,
     COLUMNS,
     COUNTERS,
     ENTRIES,
@@ -43,6 +32,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     HOLDS_ZEROS,
     INDICES,
     INDPTR,
+    ITEM,
     LOWER,
     OUT,
     OUT_BYTES,
@@ -59,17 +49,9 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 
-# Of A in CSR, and in CSC: for several columns of B, and for a single one.
-ROW_KERNELS = columns_kernel.multiply_csr, vectors.multiply_csr
-COLUMN_KERNELS = columns_kernel.multiply_csc, vectors.multiply_csc
 # How A is taken: in CSR, in CSC, or in CSC that is converted to CSR before.
 BY_ROWS, BY_COLUMNS, CONVERTED = range(3)
 TAKEN = {"csr": BY_ROWS, "csc": BY_COLUMNS}  # by its form, as it is
-# Of what `fill_epilogue` takes after the words.
-EPILOGUE_TYPES = (
-    types.int64, types.int64, types.Array(types.float64, 1, "C", True), types.float64,
-    types.float64,
-)  # fmt: skip
 TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 
 
@@ -131,10 +113,11 @@ def dense_of(array: Array) -> Dense:
 
 @kernel_part
 def fill_places(
-    words: Any, workers: int, indptr: Part, indices: Part, values: Part, B: Dense, out: Dense
-) -> bool:
+    words: Any, codes: int, workers: int, indptr: Part, indices: Part, values: Part, B: Dense,
+    out: Dense,
+) -> bool:  # fmt: skip
     """Do what `fill_words` does, but for offsets, which are not looked at."""
-    words[REFUSED], words[WORKERS] = 0, workers
+    words[REFUSED], words[WORKERS], words[CODES], words[ITEM] = 0, workers, codes, B.itemsize
     for worker in range(workers):
         words[COUNTERS + worker] = 0
     rows, columns, item = out.rows, B.columns, B.itemsize
@@ -148,6 +131,8 @@ def fill_places(
         words[OUT_ROW] = columns * item  # the stride of a single row, or none, may be any
     words[OUT_BYTES] = rows * columns * item
     fine = B.is_adjacent and B.address % item == 0 and out.is_adjacent
+    if B.is_fortran or out.is_fortran:
+        fine &= code_of(words, LOAD_COLUMNS) != 0
     # Rows of C follow each other without a gap.
     fine &= out.is_fortran or rows * columns == 0 or words[OUT_ROW] == columns * item
     if B.is_fortran:
@@ -160,19 +145,20 @@ def fill_places(
 
 @kernel_part
 def fill_words(
-    words: Any, workers: int, taken: int, offsets: Array, indptr: Part, indices: Part, values: Part,
-    B: Dense, out: Dense,
+    words: Any, codes: int, workers: int, taken: int, offsets: Array, indptr: Part, indices: Part,
+    values: Part, B: Dense, out: Dense,
 ) -> bool:  # fmt: skip
     """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
 
-    `offsets` are those that `indptr` says the place of. Returns false where items of an array (of B
-    in Fortran order, those of a column) are apart, where offsets, indices or items of B are
-    misaligned, where C has gaps, where indices are too narrow for the shape, or where offsets are
-    not one more than A has rows (columns in CSC), or do not rise from 0 to at most the number of
-    entries.
+    `codes` is the address of the job's table; `offsets` are those that `indptr` says the place of.
+    Returns false where items of an array (of B in Fortran order, those of a column) are apart,
+    where offsets, indices or items of B are misaligned, where C has gaps, where indices are too
+    narrow for the shape, where offsets are not one more than A has rows (columns in CSC), or do not
+    rise from 0 to at most the number of entries, and where B or C is in Fortran order and the table
+    has no code for that.
     """
     lines = out.rows if taken == BY_ROWS else B.rows
-    fine = fill_places(words, workers, indptr, indices, values, B, out)
+    fine = fill_places(words, codes, workers, indptr, indices, values, B, out)
     return bool(fine and indptr.size == lines + 1 and offsets_are_valid(offsets, words[ENTRIES]))
 
 
@@ -226,7 +212,7 @@ def empty_words(taken: int, indices: Part, values: Part, B: Dense, out: Dense) -
 
 @kernel_part
 def words_for_one(
-    taken: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
+    codes: int, taken: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
 ) -> Array:
     """Return the words of a job for one worker, without what `fill_epilogue` fills.
 
@@ -235,7 +221,7 @@ def words_for_one(
     parts = part_of(indptr), part_of(indices), part_of(values)
     dense = dense_of(B), dense_of(out)
     words = empty_words(taken, parts[1], parts[2], *dense)
-    words[REFUSED] = not fill_words(words, 1, taken, indptr, *parts, *dense)
+    words[REFUSED] = not fill_words(words, codes, 1, taken, indptr, *parts, *dense)
     return words
 
 
@@ -264,52 +250,54 @@ def convert(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def run_jobs(address: int, converting: int, taken: int, words: Any) -> bool:
-    """Run the job at `address`, after that at `converting` where A is converted.
+def run_jobs(taken: int, words: Any) -> bool:
+    """Run the job of a table, after the one that converts A where it is to be converted.
 
-    Returns false where either fails, A is refused, or `converting` does not go with `taken`.
+    Returns false where either fails, A is refused, or the table is not for what is `taken`.
     """
+    converting = code_of(words, CONVERSION)
     if (taken == CONVERTED) != (converting != 0):
         return False
     if converting and (run_share(converting, 0, words.ctypes.data) or words[REFUSED]):
         return False
-    return bool(not run_share(address, 0, words.ctypes.data) and words[REFUSED] == 0)
+    failed = run_share(code_of(words, JOB), 0, words.ctypes.data)
+    return bool(not failed and words[REFUSED] == 0)
 
 
 @kernel
 def run_alone(
-    address: int, converting: int, indptr: Array, indices: Array, values: Array, B: Array,
-    out: Array, taken: int, zeroed: bool,
+    codes: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
+    zeroed: bool,
 ) -> bool:  # fmt: skip
-    """Compute C on the calling thread by the job at `address`, which is that for `taken`.
+    """Compute C on the calling thread by the job of a table, which is that for `taken`.
 
-    `converting` is the address of `convert` where A is converted, else 0. `zeroed`: whether C holds
-    zeros. Returns false where `fill_words` does, and for invalid indices.
+    `codes` is the table's address. `zeroed`: whether C holds zeros. Returns false where
+    `fill_words` does, and for invalid indices.
     """
-    words = words_for_one(taken, indptr, indices, values, B, out)
+    words = words_for_one(codes, taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
     words[HOLDS_ZEROS], words[HELD] = zeroed, 0
     words[HAS_EPILOGUE] = words[FINISHES_LATER] = 0
-    return run_jobs(address, converting, taken, words)
+    return run_jobs(taken, words)
 
 
 @kernel
 def run_alone_with_epilogue(
-    address: int, converting: int, indptr: Array, indices: Array, values: Array, B: Array,
-    out: Array, taken: int, held: int, code: int, bias: Array, lower: float, upper: float,
+    codes: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
+    held: int, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
     """Do what `run_alone` does; what `fill_epilogue` takes stands in place of `zeroed`."""
-    words = words_for_one(taken, indptr, indices, values, B, out)
+    words = words_for_one(codes, taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
     fill_epilogue(words, taken, held, code, bias, lower, upper)
-    return run_jobs(address, converting, taken, words)
+    return run_jobs(taken, words)
 
 
 @kernel
 def fill_all_words(
-    words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
+    words: Array, codes: int, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
     out: Array, held: int, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
     """Fill the words of a job for any number of workers, with A in CSR, and B and C in C order.
@@ -318,85 +306,6 @@ def fill_all_words(
     worker's own.
     """
     parts = part_of(indptr), part_of(indices), part_of(values)
-    filled = fill_words(words, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out))
+    filled = fill_words(words, codes, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out))
     fill_epilogue(words, BY_ROWS, held, code, bias, lower, upper)
     return bool(filled and not words[B_FORTRAN] and not words[OUT_FORTRAN])
-
-
-class EntryPoints:
-    """What starts jobs for arrays of some types, which callers have checked.
-
-    Functions are compiled when they are first asked for.
-
-    Attributes
-    ----------
-    jobs : tuple
-        By how A is taken, BY_ROWS to CONVERTED: the `Job` for several columns of B, and for a
-        single one.
-    conversion : Job
-        That of `convert`.
-    """
-
-    def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
-        by_rows, by_columns = (
-            tuple(Job(each, dtype.type, index_dtype.type) for each in kernels)
-            for kernels in (ROW_KERNELS, COLUMN_KERNELS)
-        )
-        self.jobs = by_rows, by_columns, by_rows
-        self.conversion = Job(convert, dtype.type, index_dtype.type)
-        item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
-        indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
-        B = types.Array(item, dimensions, "A", True, aligned=False)
-        self._arrays = indices, indices, values, B, types.Array(item, dimensions, "A")
-
-    @cached_property
-    def run_alone(self) -> Any:
-        """`run_alone` for such arrays."""
-        flags = types.int64, types.boolean
-        return entry_point(run_alone, types.int64, types.int64, *self._arrays, *flags)
-
-    @cached_property
-    def run_alone_with_epilogue(self) -> Any:
-        """`run_alone_with_epilogue` for such arrays."""
-        others = types.int64, *EPILOGUE_TYPES
-        addresses = types.int64, types.int64
-        return entry_point(run_alone_with_epilogue, *addresses, *self._arrays, *others)
-
-    @cached_property
-    def fill_all_words(self) -> Any:
-        """`fill_all_words` for such arrays."""
-        words = types.Array(types.int64, 1, "C")
-        return entry_point(fill_all_words, words, types.int64, *self._arrays, *EPILOGUE_TYPES)
-
-    def run_shared(
-        self,
-        pool: ThreadPool,
-        job: Job,
-        parts: tuple[Array, ...],
-        B: Array,
-        out: Array,
-        held: int,
-        finish: tuple[int, Array, float, float],
-        written: int = 0,
-    ) -> bool:
-        """Compute C by all threads of a pool, of what `fill_all_words` takes.
-
-        `written` is as `spmm.handle.Kernel` has it. Returns false where `fill_all_words` does, and
-        for invalid indices.
-        """
-        words = np.empty(COUNTERS + pool.threads, np.int64)
-        if not self.fill_all_words(words, pool.threads, *parts, B, out, held, *finish):
-            return False
-        words[OUT_BYTES] = max(words[OUT_BYTES], written)
-        pool.run_job(job, words)
-        return bool(words[REFUSED] == 0)
-
-
-@functools.cache
-def compiled(
-    dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int
-) -> EntryPoints | None:
-    """Return what starts jobs for B of one dimension or two; None for types that are not taken."""
-    if dtype not in VALUE_TYPES or index_dtype not in INDEX_TYPES:
-        return None
-    return EntryPoints(dtype, index_dtype, dimensions)

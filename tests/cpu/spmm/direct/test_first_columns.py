@@ -92,9 +92,9 @@ def test_b_that_is_read_in_lines_is_copied_later() -> None:
 def test_how_many_columns_come_before_the_first(columns: int, offset: int, expected: int) -> None:
     words = np.zeros(job_words.COUNTERS, np.int64)
     words[job_words.COLUMNS], words[job_words.B_ROW] = columns, 4 * columns
-    words[job_words.B] = 4096 + offset
+    words[job_words.B], words[job_words.ITEM] = 4096 + offset, 4
     words[job_words.OUT_BYTES], words[job_words.OUT] = 400 * columns, 64
     before: Any = columns_before
-    assert before.py_func(words, 4) == (expected if HAS_FAST_MASKS else 0)
+    assert before.py_func(words) == (expected if HAS_FAST_MASKS else 0)
     words[job_words.OUT_BYTES] = NONTEMPORAL_BYTES  # stores to lines of C are worth more
-    assert before.py_func(words, 4) == 0
+    assert before.py_func(words) == 0

@@ -19,7 +19,7 @@ from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.cpu_info import LARGE_BYTES
 from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.dense_layout import Layout
-from portable_spdnn_cpu.spmm.direct import choice, product, start
+from portable_spdnn_cpu.spmm.direct import choice, entry_points, product, start
 
 # Both sides of the width of each kernel of float32; of float64 they are half as wide.
 COLUMNS = (
@@ -225,16 +225,38 @@ def test_an_invalid_index_is_refused_where_a_is_converted(epilogue: Any) -> None
 
 def test_the_job_that_converts_goes_with_how_a_is_taken() -> None:
     A, B = matrix(3, (10, 12), 0.5), np.ones((12, 3), np.float32)
-    points: Any = start.compiled(A.dtype, A.indices.dtype, 2)
-    job, conversion = points.jobs[start.BY_ROWS][0].address, points.conversion.address
+    points: Any = entry_points.compiled(A.dtype, A.indices.dtype, 2)
+    by_rows, converted = (points.codes(taken, 3) for taken in (start.BY_ROWS, start.CONVERTED))
     out = np.empty((10, 3), np.float32)
     operands = A.indptr, A.indices, A.data, B, out
-    assert points.run_alone(job, 0, *operands, start.BY_ROWS, False)
-    assert not points.run_alone(job, conversion, *operands, start.BY_ROWS, False)
+    assert points.run_alone(by_rows, *operands, start.BY_ROWS, False)
+    assert not points.run_alone(converted, *operands, start.BY_ROWS, False)
     A = sp.csc_array(A)
     operands = A.indptr, A.indices, A.data, B, out
-    assert points.run_alone(job, conversion, *operands, start.CONVERTED, False)
-    assert not points.run_alone(job, 0, *operands, start.CONVERTED, False)
+    assert points.run_alone(converted, *operands, start.CONVERTED, False)
+    assert not points.run_alone(by_rows, *operands, start.CONVERTED, False)
+
+
+@pytest.mark.parametrize("taken", [start.BY_ROWS, start.BY_COLUMNS, start.CONVERTED])
+def test_columns_are_refused_until_there_is_code_for_them(taken: int) -> None:
+    A, columns = matrix(3, (10, 12), 0.5), 6
+    rows = np.random.default_rng(1).uniform(-1, 1, (12, columns)).astype(np.float32)
+    expected, out = A @ rows, np.empty((10, columns), np.float32)
+    points = entry_points.EntryPoints(A.dtype, A.indices.dtype, 2)
+    given = A if taken == start.BY_ROWS else sp.csc_array(A)
+    codes = points.codes(taken, columns)
+    for B in (np.asfortranarray(rows), rows):
+        for C in (out, np.asfortranarray(out)):
+            operands = given.indptr, given.indices, given.data, B, C, taken, False
+            is_plain = B is rows and C is out
+            assert points.run_alone(codes, *operands) == is_plain
+    assert points.codes(taken, columns, turns=True) == codes
+    for B in (np.asfortranarray(rows), rows):
+        for C in (out, np.asfortranarray(out)):
+            C[...] = np.nan
+            operands = given.indptr, given.indices, given.data, B, C, taken, False
+            assert points.run_alone(codes, *operands)
+            np.testing.assert_allclose(C, expected, atol=1e-5)
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:

@@ -14,7 +14,7 @@ from direct_products import POOLS, multiply
 import portable_spdnn as ps
 from portable_spdnn_cpu.jit.compilation import job_kernel
 from portable_spdnn_cpu.jit.jobs import Job
-from portable_spdnn_cpu.spmm.direct import start
+from portable_spdnn_cpu.spmm.direct import codes, start
 from portable_spdnn_cpu.spmm.direct.added_columns import (
     BLOCK_ENTRIES,
     CHECKED,
@@ -26,6 +26,7 @@ from portable_spdnn_cpu.spmm.direct.added_columns import (
 )
 from portable_spdnn_cpu.spmm.direct.choice import MOSTLY_EMPTY
 from portable_spdnn_cpu.spmm.direct.columns import COLUMNS_FOR_ENTRY
+from portable_spdnn_cpu.spmm.direct.entry_points import compiled
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR, REFUSED, ROWS, K
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
@@ -82,20 +83,21 @@ BOTH_FORMS = {
 
 
 @functools.cache
-def address_of(kernel: Any, dtype: np.dtype[Any], index: np.dtype[Any]) -> tuple[Job, int]:
-    """Return a job, which is to be kept, and its address."""
-    job = Job(kernel, dtype.type, index.type)
-    return job, job.address
+def codes_of(kernel: Any, dtype: np.dtype[Any], index: np.dtype[Any]) -> np.ndarray:
+    """Return a table that names a kernel as the job."""
+    table = np.zeros(codes.LENGTH, np.int64)
+    table[codes.JOB] = Job(kernel, dtype.type, index.type).address
+    return table
 
 
 def products_of_both_forms(A: Any, x: np.ndarray) -> list[Any]:
     """Return A times x by both kernels of which products choose; None where A is refused."""
     taken, *kernels = BOTH_FORMS[A.format]
-    points, products = start.compiled(A.dtype, A.indices.dtype, 1), []
+    points, products = compiled(A.dtype, A.indices.dtype, 1), []
     for kernel in kernels:
-        _, address = address_of(kernel, A.dtype, A.indices.dtype)
+        address = codes_of(kernel, A.dtype, A.indices.dtype).ctypes.data
         out = np.full(A.shape[0], np.nan, A.dtype)
-        done = points.run_alone(address, 0, A.indptr, A.indices, A.data, x, out, taken, False)
+        done = points.run_alone(address, A.indptr, A.indices, A.data, x, out, taken, False)
         products.append(out if done else None)
     return products
 

@@ -1,0 +1,165 @@
+"""What starts products with A as it is, for arrays of some types."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+
+from portable_spdnn.caching import cached_property
+from portable_spdnn_cpu.jit.compilation import Array, entry_point
+from portable_spdnn_cpu.jit.jobs import Job, address_of
+from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.direct import codes, vectors
+from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
+from portable_spdnn_cpu.spmm.direct.copies import met_rows_code
+from portable_spdnn_cpu.spmm.direct.finish import beginning_code, finishing_code
+from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, OUT_BYTES, REFUSED
+from portable_spdnn_cpu.spmm.direct.start import (
+    BY_COLUMNS,
+    BY_ROWS,
+    CONVERTED,
+    convert,
+    fill_all_words,
+    run_alone,
+    run_alone_with_epilogue,
+)
+from portable_spdnn_cpu.spmm.transposes import loading_code, storing_code
+
+# Of what `fill_epilogue` takes after the words.
+EPILOGUE_TYPES = (
+    types.int64, types.int64, types.Array(types.float64, 1, "C", True), types.float64,
+    types.float64,
+)  # fmt: skip
+
+# For several columns of B: of A in CSR with indices of some type, and in CSC.
+JOBS_BY_ROWS = {index: Job(columns_kernel.multiply_csr, index.type) for index in INDEX_TYPES}
+JOB_BY_COLUMNS = Job(columns_kernel.multiply_csc)
+
+
+class EntryPoints:
+    """What starts jobs for arrays of some types, which callers have checked.
+
+    Functions are compiled when they are first asked for.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
+        self._dtype, self._index_dtype = dtype, index_dtype
+        kinds = dtype.type, index_dtype.type
+        by_rows, by_columns = (
+            Job(each, *kinds) for each in (vectors.multiply_csr, vectors.multiply_csc)
+        )
+        # For a single column of B; by how A is taken.
+        self._single = by_rows, by_columns, by_rows
+        self._conversion = Job(convert, *kinds)
+        self._tables: dict[tuple[int, int], Array] = {}
+        self._addresses: dict[tuple[int, int], int] = {}
+        item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
+        indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
+        B = types.Array(item, dimensions, "A", True, aligned=False)
+        self._arrays = indices, indices, values, B, types.Array(item, dimensions, "A")
+
+    def codes(self, taken: int, columns: int, turns: bool = False) -> int:
+        """Return the address of the table, as `codes` has it, for so many columns of B.
+
+        Parameters
+        ----------
+        taken : int
+            How A is taken, BY_ROWS to CONVERTED.
+        columns : int
+        turns : bool
+            Whether it is to have the code for B or C in Fortran order; else it may.
+        """
+        key = taken, columns
+        address = self._addresses.get(key)
+        if address is None or (turns and not self._tables[key][codes.LOAD_COLUMNS]):
+            table = self._tables.get(key)
+            if table is None:  # of two threads that make one, both take the first
+                table = self._tables.setdefault(key, self._table(taken, columns))
+            if turns:
+                self._add_turning(table, taken)
+            address = self._addresses[key] = address_of(table)
+        return address
+
+    def _table(self, taken: int, columns: int) -> Array:
+        """Return a table without what B or C in Fortran order takes."""
+        table = np.zeros(codes.LENGTH, np.int64)
+        if taken == CONVERTED:
+            table[codes.CONVERSION] = self._conversion.address
+        if columns == 1:
+            table[codes.JOB] = self._single[taken].address
+            return table
+        kinds, by_columns = (self._dtype, self._index_dtype), taken == BY_COLUMNS
+        job = JOB_BY_COLUMNS if by_columns else JOBS_BY_ROWS[self._index_dtype]
+        table[codes.JOB] = job.address
+        for place, address in codes.multiplying_codes(by_columns, columns, *kinds).items():
+            table[place] = address
+        if by_columns:
+            table[codes.BEGIN_ROWS] = beginning_code(self._dtype)
+            table[codes.WHOLE_ROWS] = columns_kernel.whole_rows_code(*kinds)
+            table[codes.FINISH_ROWS] = finishing_code(self._dtype)
+        return table
+
+    def _add_turning(self, table: Array, taken: int) -> None:
+        """Add what B or C in Fortran order takes."""
+        kinds = self._dtype, self._index_dtype
+        table[codes.STORE_COLUMNS] = storing_code(self._dtype)
+        table[codes.MET_ROWS] = met_rows_code(taken == BY_COLUMNS, *kinds)
+        table[codes.LOAD_COLUMNS] = loading_code(self._dtype)  # last: it says that all are there
+
+    @cached_property
+    def run_alone(self) -> Any:
+        """`run_alone` for such arrays."""
+        flags = types.int64, types.boolean
+        return entry_point(run_alone, types.int64, *self._arrays, *flags)
+
+    @cached_property
+    def run_alone_with_epilogue(self) -> Any:
+        """`run_alone_with_epilogue` for such arrays."""
+        others = types.int64, *EPILOGUE_TYPES
+        return entry_point(run_alone_with_epilogue, types.int64, *self._arrays, *others)
+
+    @cached_property
+    def fill_all_words(self) -> Any:
+        """`fill_all_words` for such arrays."""
+        first = types.Array(types.int64, 1, "C"), types.int64, types.int64
+        return entry_point(fill_all_words, *first, *self._arrays, *EPILOGUE_TYPES)
+
+    def run_shared(
+        self,
+        pool: ThreadPool,
+        parts: tuple[Array, ...],
+        B: Array,
+        out: Array,
+        held: int,
+        finish: tuple[int, Array, float, float],
+        written: int = 0,
+    ) -> bool:
+        """Compute C by all threads of a pool, of what `fill_all_words` takes.
+
+        `written` is as `spmm.handle.Kernel` has it. Returns false where `fill_all_words` does, and
+        for invalid indices.
+        """
+        columns = B.shape[1] if B.ndim > 1 else 1
+        table = self.codes(BY_ROWS, columns)
+        words = np.empty(COUNTERS + pool.threads, np.int64)
+        if not self.fill_all_words(words, table, pool.threads, *parts, B, out, held, *finish):
+            return False
+        words[OUT_BYTES] = max(words[OUT_BYTES], written)
+        job = self._single[BY_ROWS] if columns == 1 else JOBS_BY_ROWS[self._index_dtype]
+        pool.run_job(job, words)
+        return bool(words[REFUSED] == 0)
+
+
+@functools.cache
+def compiled(
+    dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int
+) -> EntryPoints | None:
+    """Return what starts jobs for B of one dimension or two; None for types that are not taken."""
+    if dtype not in VALUE_TYPES or index_dtype not in INDEX_TYPES:
+        return None
+    return EntryPoints(dtype, index_dtype, dimensions)

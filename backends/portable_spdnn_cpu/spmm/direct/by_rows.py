@@ -172,7 +172,7 @@ def multiply_in_panels(words: Any, begin: int, end: int) -> bool:
     stay_apart()  # so that there is one copy of it, for both callers
     n, few = words[COLUMNS], code_of(words, FEW_COLUMNS)
     if few:
-        return number_of_code(few, (words, begin, end, 0, n)) != 0
+        return bool(number_of_code(few, (words, begin, end, 0, n)))
     lanes, valid, first = BLOCK_BYTES // words[ITEM], 1, 0
     # As `codes.row_panels` has them.
     before = columns_before(words)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from portable_spdnn_cpu.jit.flags import Flags
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, ENTRIES, OUT_ROW, ROWS, K
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
@@ -32,15 +33,16 @@ class Columns(SparseMicrokernel):
         builder, lanes = self.builder, self.vector_type.count
         self.last = (self.vectors - 1) * self.vector_bytes
         left = builder.sub(columns, self.number(self.vectors * lanes))
-        self.has_rest = builder.icmp_signed(">", left, self.zero)
-        # Lanes of each piece, its distance from the first vector, and whether it is there.
-        self.pieces: list[tuple[int, Value, Value]] = []
+        has_piece = {"any": builder.icmp_signed(">", left, self.zero)}
+        # Lanes of each piece, and its distance from the first vector.
+        self.pieces: list[tuple[int, Value]] = []
         place = self.number(self.vectors * self.vector_bytes)
         while lanes := lanes // 2:
             size = builder.and_(left, self.number(lanes))
-            has_piece = builder.icmp_signed("!=", size, self.zero)
-            self.pieces.append((lanes, place, has_piece))
+            has_piece[f"of {lanes}"] = builder.icmp_signed("!=", size, self.zero)
+            self.pieces.append((lanes, place))
             place = self.add(place, self.times(size, self.itemsize))
+        self.has_piece = Flags(builder, has_piece)
 
     def start(self) -> None:
         """Emit that rows of C are zero unless they hold the residual, and that bias is added."""
@@ -102,7 +104,7 @@ class Columns(SparseMicrokernel):
         for number in range(self.vectors):
             place = self.number(number * self.vector_bytes)
             self.store(value(self.vector_type, place, number), self.add(target, place))
-        with builder.if_then(self.has_rest):
-            for lanes, place, has_piece in self.pieces:
-                with builder.if_then(has_piece):
+        with builder.if_then(self.has_piece["any"]):
+            for lanes, place in self.pieces:
+                with builder.if_then(self.has_piece[f"of {lanes}"]):
                     self.store(value(self.vector(lanes), place, None), self.add(target, place))

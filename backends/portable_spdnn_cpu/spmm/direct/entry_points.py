@@ -45,6 +45,11 @@ class EntryPoints:
     """What starts jobs for arrays of some types, which callers have checked.
 
     Functions are compiled when they are first asked for.
+
+    Attributes
+    ----------
+    found : dict
+        What `codes` returned, by how A is taken and the number of columns.
     """
 
     def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
@@ -57,7 +62,7 @@ class EntryPoints:
         self._single = by_rows, by_columns, by_rows
         self._conversion = Job(convert, *kinds)
         self._tables: dict[tuple[int, int], Array] = {}
-        self._addresses: dict[tuple[int, int], int] = {}
+        self.found: dict[tuple[int, int], int] = {}
         item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
         indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
         B = types.Array(item, dimensions, "A", True, aligned=False)
@@ -75,14 +80,14 @@ class EntryPoints:
             Whether it is to have the code for B or C in Fortran order; else it may.
         """
         key = taken, columns
-        address = self._addresses.get(key)
+        address = self.found.get(key)
         if address is None or (turns and not self._tables[key][codes.LOAD_COLUMNS]):
             table = self._tables.get(key)
             if table is None:  # of two threads that make one, both take the first
                 table = self._tables.setdefault(key, self._table(taken, columns))
             if turns:
                 self._add_turning(table, taken)
-            address = self._addresses[key] = address_of(table)
+            address = self.found[key] = address_of(table)
         return address
 
     def _table(self, taken: int, columns: int) -> Array:

@@ -192,7 +192,7 @@ def multiply_by_columns(words: Any) -> bool:
     if _adds_each_entry(words[ENTRIES], k, n * itemsize):
         code = code_of(words, EACH_ENTRY)
     if code:
-        return number_of_code(code, (words, 0, k, 0, n)) != 0
+        return bool(number_of_code(code, (words, 0, k, 0, n)))
     lanes, valid, first = CSC_VECTOR // itemsize, 1, 0
     while first < n:
         width = _panel_width(n - first, CSC_BYTES // itemsize, lanes)

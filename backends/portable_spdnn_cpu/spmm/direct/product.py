@@ -180,7 +180,7 @@ def _multiply_small(
     if entry_points is None:
         return None
     taken = TAKEN[form]
-    codes = entry_points.codes(taken, columns)
+    codes = entry_points.found.get((taken, columns)) or entry_points.codes(taken, columns)
     if residual is not None:
         of_out = (rows,) if is_vector else (rows, columns)
         if type(residual) is not ndarray or residual.dtype is not dtype or residual.shape != of_out:

@@ -168,12 +168,13 @@ def finish_rows(
         of A's indptr of int64, indices of int32 and data, rows are visited by their numbers, and
         `entry` is of no account.
     """
-    return _emit_finished_rows(
+    stopped: int = _emit_finished_rows(
         vectors, halves, halved, skips, form, dtype, visits, top, stop, offsets, values, entry,
         panel, stride, panels, columns, skipped, sums, later != 0, far != 0, out, out_stride, bias,
         residual, residual_stride, bounded != 0, dtype(lower), dtype(upper), nontemporal != 0,
         prefetches != 0,
     )  # fmt: skip
+    return stopped
 
 
 @intrinsic

@@ -90,12 +90,14 @@ class SpgemmHandle(ABC):
         Parameters
         ----------
         A_data, B_data : ndarray, optional
-            New values for the stored entries of A and B, in their order. Default: as given.
+            New values for the stored entries of A and B, in their order; they are converted to the
+            type of the operand that they are of. Default: as given.
 
         Raises
         ------
         InputError
-            If the number of values differs from the number of stored entries.
+            If the number of values differs from the number of stored entries, or they are no real
+            numbers.
         """
 
     def __reduce__(self) -> NoReturn:
@@ -206,9 +208,9 @@ class SpmmHandle(_PreparedHandle):
         shape = self.shape[0], dense.shape[1]
         if added is not None:
             added = self._backend.dense_operand("spmm: residual", added)
-            added = check_residual("spmm", added, shape, self.dtype)
+            added = check_residual("spmm", added, shape, self.dtype, is_vector)
         if taking is not None:
-            check_out("spmm", taking, shape, self.dtype, dense, added)
+            check_out("spmm", taking, shape, self.dtype, dense, added, is_vector=is_vector)
         C = self._run(dense, taking, added)
         if out is not None:
             return out

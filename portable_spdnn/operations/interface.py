@@ -95,7 +95,8 @@ class Operations:
         check_inner("spmm", A.shape, B.shape)
         residual = None if residual is None else self.dense_operand("spmm: residual", residual)
         dtype = common_dtype("spmm", A=A, B=B, residual=residual)
-        residual = check_residual("spmm", residual, (A.shape[0], B.shape[1]), dtype)
+        shape = A.shape[0], B.shape[1]
+        residual = check_residual("spmm", residual, shape, dtype, is_vector)
         finish = checked_epilogue("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         A = self._widened(A, dtype, "spmm: A", given)
         C = self.run_spmm(A, cast(B, dtype), finish, residual)

@@ -242,8 +242,12 @@ def check_out(
     shape: tuple[int, ...],
     dtype: DType,
     *operands: Operand | None,
+    is_vector: bool = False,
 ) -> None:
-    """Raise InputError where `out` is given and cannot take the result of `operands`."""
+    """Raise InputError where `out` is given and cannot take the result of `operands`.
+
+    `is_vector`: whether the result is a column, given as an array of one dimension.
+    """
     if out is None:
         return
     flags = getattr(out, "flags", None)
@@ -256,8 +260,8 @@ def check_out(
         fortran = "Fortran" if flags.f_contiguous else "neither C nor Fortran"
         order = "C" if flags.c_contiguous else fortran
         raise InputError(
-            f"{name}: out is {out.dtype} of shape {out.shape} in {order} order; "
-            f"{dtype} of shape {shape} in C order is expected"
+            f"{name}: out is {out.dtype} of shape {_as_given(out.shape, is_vector)} in {order} "
+            f"order; {dtype} of shape {_as_given(shape, is_vector)} in C order is expected"
         )
     if not getattr(flags, "writeable", True):
         raise InputError(f"{name}: out is read-only")
@@ -270,7 +274,11 @@ def check_out(
 
 
 def check_residual(
-    name: str, residual: DenseOperand | None, shape: tuple[int, ...], dtype: DType
+    name: str,
+    residual: DenseOperand | None,
+    shape: tuple[int, ...],
+    dtype: DType,
+    is_vector: bool = False,
 ) -> DenseOperand | None:
     """Return a residual in the result's type, None where none is given, or raise InputError.
 
@@ -281,12 +289,20 @@ def check_residual(
     residual : dense or None
     shape, dtype
         Of the result.
+    is_vector : bool
+        Whether the result is a column, and both were given as arrays of one dimension.
     """
     if residual is None:
         return None
     if residual.shape != shape:
-        raise InputError(f"{name}: residual has shape {residual.shape}; the result has {shape}")
+        given, wanted = (_as_given(each, is_vector) for each in (residual.shape, shape))
+        raise InputError(f"{name}: residual has shape {given}; the result has {wanted}")
     return cast_to_prepared(residual, f"{name}: residual", dtype)
+
+
+def _as_given(shape: tuple[int, ...], is_vector: bool) -> tuple[int, ...]:
+    """Return a shape as a user knows it: of a column that was given as a vector, that."""
+    return shape[:1] if is_vector else shape
 
 
 def into(out: AnyArray, result: AnyArray) -> AnyArray:

@@ -83,14 +83,8 @@ VECTORS, GATHER_MASKED, GATHER_WHOLE, SUM_ROWS, FINISH_ROWS, PANEL_WORDS = range
 REST = WHOLE + PANEL_WORDS
 TASK = REST + PANEL_WORDS
 # Vectors of a whole panel, where an image has as many: 7 of 16 pixels are two rows of 56, or four
-# of 28. What is left of an image is a panel of fewer: of as many as it needs, or of the next number
-# in LAST_WIDTHS, since the kernel of each takes a second and more to compile, once on a machine.
-WIDTHS, LAST_WIDTHS = (2, 4, 7), (1, 2, 4, 6, 7)
-
-
-def last_width(vectors: int) -> int:
-    """Return how many vectors the last panel of an image has that needs so many, 7 at most."""
-    return next(width for width in LAST_WIDTHS if width >= vectors)
+# of 28. What is left of an image is a panel of as many as it needs.
+WIDTHS = 2, 4, 7
 
 
 @kernel_part

@@ -119,7 +119,7 @@ class StreamConv:
         if whole:
             self._set_panel(words, kernel.WHOLE, self.cut.vectors, panel_items)
         if rest:
-            vectors = kernel.last_width(-(-rest * self.dtype.itemsize // VECTOR_BYTES))
+            vectors = -(-rest * self.dtype.itemsize // VECTOR_BYTES)
             self._set_panel(words, kernel.REST, vectors, rest)
         return words
 

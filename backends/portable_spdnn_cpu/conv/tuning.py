@@ -12,7 +12,7 @@ from typing import TypeVar
 from portable_spdnn.arrays import Array
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.handles import Prepared
-from portable_spdnn_cpu.conv.kernel import WIDTHS, last_width
+from portable_spdnn_cpu.conv.kernel import WIDTHS
 from portable_spdnn_cpu.conv.packing import ImageLayout
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -43,7 +43,7 @@ class Cut:
     Attributes
     ----------
     vectors : int
-        Of a whole panel, one of `kernel.LAST_WIDTHS`.
+        Of a whole panel, at most `max(kernel.WIDTHS)`.
     block : int
         What kernels see for one panel, at most.
     bands, parts, threads : int
@@ -133,10 +133,8 @@ class ConvSize:
         panel = entries * ENTRY + outputs * (blocks * SUMS + FINISH)
         vector = seen * GATHER + entries * MULTIPLY_ADD + outputs * (blocks + 1) * SUM
         copied = COPY * self.copied_items(cut) / lanes
-        panels = self.panels(cut)
-        whole = (panels - 1) * cut.vectors
-        vectors = whole + last_width(self.vectors - whole)
-        task = (panels * panel + vectors * vector) / cut.bands + copied  # as their mean
+        work = self.panels(cut) * panel + self.vectors * vector
+        task = work / cut.bands + copied  # as their mean
         tasks = self.images * geometry.groups * cut.bands * cut.parts
         return -(-tasks // cut.threads) * task + (WAKING if cut.threads > 1 else 0)
 
@@ -146,7 +144,7 @@ def cuts(size: ConvSize, threads: int) -> list[Cut]:
     found = set()
     second_level = L2_SHARE * cache_bytes(2)
     tasks = size.images * size.geometry.groups
-    most = last_width(min(size.vectors, max(WIDTHS)))
+    most = min(size.vectors, max(WIDTHS))
     for vectors in {min(width, most) for width in WIDTHS}:
         sums = size.geometry.group_outputs * vectors * VECTOR_BYTES
         fewest = max(1, int(sums / second_level))  # parts

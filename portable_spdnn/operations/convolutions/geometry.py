@@ -117,6 +117,7 @@ def conv_geometry(
     padding: Padding,
     dilation: Extents,
     groups: int,
+    images: str = "x",
 ) -> ConvGeometry:
     """Return the geometry that arguments mean, or raise InputError.
 
@@ -130,6 +131,8 @@ def conv_geometry(
         (outputs, channels / groups, vertical, horizontal), or without `vertical`.
     stride, padding, dilation, groups
         As the user gave them.
+    images : str
+        What the images are called, for messages.
     """
     channels, *size = image
     outputs, group_channels, *kernel = weights
@@ -139,14 +142,14 @@ def conv_geometry(
     if channels % groups or outputs % groups:
         raise InputError(
             f"{name}: {channels} channels and {outputs} outputs do not divide into {groups} groups"
-            f"{channels_last_hint(image, outputs)}"
+            f"{channels_last_hint(image, outputs, images)}"
         )
     seen = group_channels * groups
     if seen != channels:
         raise InputError(
-            f"{name}: weights have shape {weights}, but x has {channels} channels, its second "
-            f"dimension, in {groups} group{'s' if groups > 1 else ''}; the second dimension of "
-            f"weights must be {channels // groups}{channels_last_hint(image, seen)}"
+            f"{name}: weights have shape {weights}, but {images} has {channels} channels, its "
+            f"second dimension, in {groups} group{'s' if groups > 1 else ''}; the second dimension "
+            f"of weights must be {channels // groups}{channels_last_hint(image, seen, images)}"
         )
     both = (1, 1)[len(size) :]  # in one dimension, images are one row high
     strides = _extents(f"{name}: stride", stride, len(size))
@@ -203,10 +206,12 @@ def same_padding(
     return tuple(found)
 
 
-def channels_last_hint(image: Sequence[int], channels: int) -> str:
+def channels_last_hint(image: Sequence[int], channels: int, images: str = "x") -> str:
     """Return what to add to an error where the channels of images seem to come last."""
     if image[-1] != channels:
         return ""
+    if images != "x":  # a shape
+        return f"; {images} is {IMAGE_AXES[len(image) - 1]}"
     order = "0, 3, 1, 2" if len(image) == 3 else "0, 2, 1"
     return f"; where x has its channels last, give x.transpose({order})"
 

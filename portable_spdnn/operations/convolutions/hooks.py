@@ -116,7 +116,7 @@ class ConvHooks:
         dimensions = 1 if name == "conv1d" else 2
         weights = checked_weights(name, weights, dimensions)
         batch, *image = checked_image_shape(f"{name}: input_shape", input_shape, dimensions)
-        geometry = conv_geometry(name, tuple(image), weights.shape, *shape)
+        geometry = conv_geometry(name, tuple(image), weights.shape, *shape, images="input_shape")
         dtype = common_dtype(name, weights=weights)
         finish = checked_epilogue(name, epilogue).prepared(name, geometry.outputs, dtype)
         kernels = lifted(np.array(weights, dtype, order="C"), dimensions)  # the handle's own

@@ -61,10 +61,10 @@ def test_every_cut_gives_the_convolution(
     expected = oracle.conv2d(x, weights, stride, padding, dilation, groups)
     geometry = conv_geometry("conv2d", x_shape[1:], w_shape, stride, padding, dilation, groups)
     choices = some_cuts(weights, geometry, x_shape[0])
-    if VECTOR_BYTES == 64:  # two results have four vectors at most
-        widths = {2, 4} if x_shape[2:] in ((20, 20), (21, 9)) else {2, 4, 7}
-        assert {cut.vectors for cut in choices} == widths
-    assert 2 in {cut.vectors for cut in choices} <= set(kernel.LAST_WIDTHS)
+    matrices = weights.reshape(geometry.matrix_shape)
+    layout = packing.image_layout(matrices, geometry)
+    vectors = conv_size(matrices, geometry, layout, x_shape[0]).vectors
+    assert {cut.vectors for cut in choices} == {min(width, vectors) for width in kernel.WIDTHS}
     assert {cut.threads for cut in choices} == {1, 2}
     for cut in [*choices, Cut(2, 5, 1, 3, 2)]:
         convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), x_shape[0], cut)
@@ -162,7 +162,7 @@ def test_one_thread_has_cuts_whatever_is_copied(monkeypatch: pytest.MonkeyPatch)
         (5, None, (1, True)),
         (65, (4, False), (1, True)),
         (64, (4, False), None),
-        (40, None, (4, True)),  # there is no kernel for panels of three vectors
+        (40, None, (3, True)),
         (60, None, (4, False)),
     ],
 )

@@ -73,6 +73,11 @@ def test_where_channels_come_last_errors_name_a_transpose() -> None:
     signals = backend.conv1d_handle(np.ones((4, 3, 3)), (2, 3, 8))
     with pytest.raises(ps.InputError, match=r"give x.transpose\(0, 2, 1\)"):
         signals.apply(np.ones((2, 8, 3)))
+    asked = (
+        r"but input_shape has 8 channels, .* must be 8; input_shape is \(batch, channels, height"
+    )
+    with pytest.raises(ps.InputError, match=asked):
+        backend.conv2d_handle(weights, (2, 8, 9, 3))
 
 
 def test_handles_stay_in_their_process() -> None:

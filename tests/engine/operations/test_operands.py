@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,21 @@ def test_out_must_take_the_result() -> None:
     for out, message in wrong:
         with pytest.raises(ps.InputError, match=message):
             check_out("spmm", out, (2, 3), single, B)
+
+
+def test_vectors_have_one_dimension_in_errors_too() -> None:
+    A, x = sp.csr_array(np.eye(5, 6, dtype=np.float32)), np.ones(6, np.float32)
+    backend = ps.get_backend("scipy")
+    handle = backend.spmm_handle(A)
+    for multiply in (functools.partial(backend.spmm, A), handle.multiply):
+        with pytest.raises(
+            ps.InputError, match=r"residual has shape \(4,\); the result has \(5,\)"
+        ):
+            multiply(x, residual=np.ones(4, np.float32))
+        with pytest.raises(ps.InputError, match=r"residual has shape \(4, 1\); .* \(5, 1\)"):
+            multiply(x[:, None], residual=np.ones((4, 1), np.float32))
+    with pytest.raises(ps.InputError, match=r"of shape \(4,\) in C order; .* of shape \(5,\)"):
+        handle.multiply(x, out=np.empty(4, np.float32))
 
 
 def test_new_values_keep_the_pattern() -> None:

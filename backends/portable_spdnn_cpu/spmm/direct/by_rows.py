@@ -15,7 +15,7 @@ from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.cost_model import L2, L2_WAYS
 from portable_spdnn_cpu.spmm.dense_layout import LEAST_SHIFTED_ROW
-from portable_spdnn_cpu.spmm.direct.codes import (
+from portable_spdnn_cpu.spmm.direct.code_table import (
     EACH_ENTRY,
     FEW_COLUMNS,
     OVERLAPS,
@@ -174,7 +174,7 @@ def multiply_in_panels(words: Any, begin: int, end: int) -> bool:
     if few:
         return bool(number_of_code(few, (words, begin, end, 0, n)))
     lanes, valid, first = BLOCK_BYTES // words[ITEM], 1, 0
-    # As `codes.row_panels` has them.
+    # As `code_table.row_panels` has them.
     before = columns_before(words)
     if before:
         width = min(n + before, (MAX_VECTORS + 1) * lanes)

@@ -18,7 +18,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.dense_layout import ALIASING, meets_few_rows, padded_row_bytes
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty
-from portable_spdnn_cpu.spmm.direct.codes import LOAD_COLUMNS, MET_ROWS, STORE_COLUMNS, code_of
+from portable_spdnn_cpu.spmm.direct.code_table import LOAD_COLUMNS, MET_ROWS, STORE_COLUMNS, code_of
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_FORTRAN,
     B_ROW,

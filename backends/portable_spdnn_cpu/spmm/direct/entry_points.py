@@ -14,8 +14,9 @@ from portable_spdnn_cpu.jit.compilation import Array, entry_point
 from portable_spdnn_cpu.jit.jobs import Job, address_of
 from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.direct import codes, vectors
+from portable_spdnn_cpu.spmm.direct import code_table, vectors
 from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
+from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import met_rows_code
 from portable_spdnn_cpu.spmm.direct.finish import beginning_code, finishing_code
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, OUT_BYTES, REFUSED
@@ -48,8 +49,8 @@ class EntryPoints:
 
     Attributes
     ----------
-    found : dict
-        What `codes` returned, by how A is taken and the number of columns.
+    addresses : dict
+        What `table` returned, by how A is taken and the number of columns.
     """
 
     def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
@@ -62,14 +63,14 @@ class EntryPoints:
         self._single = by_rows, by_columns, by_rows
         self._conversion = Job(convert, *kinds)
         self._tables: dict[tuple[int, int], Array] = {}
-        self.found: dict[tuple[int, int], int] = {}
+        self.addresses: dict[tuple[int, int], int] = {}
         item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
         indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
         B = types.Array(item, dimensions, "A", True, aligned=False)
         self._arrays = indices, indices, values, B, types.Array(item, dimensions, "A")
 
-    def codes(self, taken: int, columns: int, turns: bool = False) -> int:
-        """Return the address of the table, as `codes` has it, for so many columns of B.
+    def table(self, taken: int, columns: int, turns: bool = False) -> int:
+        """Return the address of the table, as `code_table` has it, for so many columns of B.
 
         Parameters
         ----------
@@ -80,41 +81,44 @@ class EntryPoints:
             Whether it is to have the code for B or C in Fortran order; else it may.
         """
         key = taken, columns
-        address = self.found.get(key)
-        if address is None or (turns and not self._tables[key][codes.LOAD_COLUMNS]):
+        address = self.addresses.get(key)
+        if address is None or (turns and not self._tables[key][code_table.LOAD_COLUMNS]):
             table = self._tables.get(key)
             if table is None:  # of two threads that make one, both take the first
                 table = self._tables.setdefault(key, self._table(taken, columns))
             if turns:
                 self._add_turning(table, taken)
-            address = self.found[key] = address_of(table)
+            address = self.addresses[key] = address_of(table)
         return address
 
     def _table(self, taken: int, columns: int) -> Array:
         """Return a table without what B or C in Fortran order takes."""
-        table = np.zeros(codes.LENGTH, np.int64)
+        table = np.zeros(code_table.LENGTH, np.int64)
         if taken == CONVERTED:
-            table[codes.CONVERSION] = self._conversion.address
+            table[code_table.CONVERSION] = self._conversion.address
         if columns == 1:
-            table[codes.JOB] = self._single[taken].address
+            table[code_table.JOB] = self._single[taken].address
             return table
         kinds, by_columns = (self._dtype, self._index_dtype), taken == BY_COLUMNS
         job = JOB_BY_COLUMNS if by_columns else JOBS_BY_ROWS[self._index_dtype]
-        table[codes.JOB] = job.address
-        for place, address in codes.multiplying_codes(by_columns, columns, *kinds).items():
+        table[code_table.JOB] = job.address
+        for place, address in code_table.multiplying_codes(by_columns, columns, *kinds).items():
             table[place] = address
         if by_columns:
-            table[codes.BEGIN_ROWS] = beginning_code(self._dtype)
-            table[codes.WHOLE_ROWS] = columns_kernel.whole_rows_code(*kinds)
-            table[codes.FINISH_ROWS] = finishing_code(self._dtype)
+            table[code_table.FINISH_ROWS] = finishing_code(self._dtype)
+        if by_columns and columns * self._dtype.itemsize > CSC_BYTES:  # see `takes_whole_rows`
+            table[code_table.BEGIN_ROWS] = beginning_code(self._dtype)
+            table[code_table.WHOLE_ROWS] = columns_kernel.whole_rows_code(*kinds)
         return table
 
     def _add_turning(self, table: Array, taken: int) -> None:
         """Add what B or C in Fortran order takes."""
         kinds = self._dtype, self._index_dtype
-        table[codes.STORE_COLUMNS] = storing_code(self._dtype)
-        table[codes.MET_ROWS] = met_rows_code(taken == BY_COLUMNS, *kinds)
-        table[codes.LOAD_COLUMNS] = loading_code(self._dtype)  # last: it says that all are there
+        table[code_table.STORE_COLUMNS] = storing_code(self._dtype)
+        table[code_table.MET_ROWS] = met_rows_code(taken == BY_COLUMNS, *kinds)
+        table[code_table.LOAD_COLUMNS] = loading_code(
+            self._dtype
+        )  # last: it says that all are there
 
     @cached_property
     def run_alone(self) -> Any:
@@ -150,7 +154,7 @@ class EntryPoints:
         for invalid indices.
         """
         columns = B.shape[1] if B.ndim > 1 else 1
-        table = self.codes(BY_ROWS, columns)
+        table = self.table(BY_ROWS, columns)
         words = np.empty(COUNTERS + pool.threads, np.int64)
         if not self.fill_all_words(words, table, pool.threads, *parts, B, out, held, *finish):
             return False

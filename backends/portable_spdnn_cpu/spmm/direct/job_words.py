@@ -12,8 +12,8 @@ INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW
     The arrays.
 ITEM
     Bytes of a value.
-CODES
-    The address of a table, as `codes` has it.
+TABLE
+    The address of a table, as `code_table` has it.
 B_FORTRAN, OUT_FORTRAN
     Whether it is the columns of B, or of C, and not the rows, that lie in one piece, B_ROW or
     OUT_ROW bytes apart.
@@ -50,7 +50,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    ITEM, CODES,
+    ITEM, TABLE,
     B_FORTRAN, OUT_FORTRAN, OUT_BYTES, SCRATCH, HOLDS_ZEROS, HELD, HAS_EPILOGUE, FINISHES_LATER,
     BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
 ) = range(29)  # fmt: skip

@@ -23,7 +23,7 @@ from portable_spdnn_cpu.jit.jobs import (
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, store_fence
 from portable_spdnn_cpu.spmm.direct.by_rows import multiply_and_finish
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
-from portable_spdnn_cpu.spmm.direct.codes import (
+from portable_spdnn_cpu.spmm.direct.code_table import (
     BEGIN_ROWS,
     CSC_VECTOR,
     EACH_ENTRY,

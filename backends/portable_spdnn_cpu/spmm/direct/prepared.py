@@ -57,13 +57,13 @@ class DirectProduct:
             B = copied_if_reused(B, self._entries)
         in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
         threads = self.threads_used(pool.threads, columns) if in_rows else 1
-        codes = entry_points.codes(self._taken, columns, columns > 1 and not in_rows)
+        table = entry_points.table(self._taken, columns, columns > 1 and not in_rows)
         # `run_shared` alone can say that more is written than C.
         is_one_of_many = written > PREFETCH_BYTES and written > out.nbytes
         alone = threads == 1 and not (is_one_of_many and in_rows and self._taken == BY_ROWS)
         operands = *self._parts, B, out
         if alone and self._is_bare and residual is None:
-            return bool(entry_points.run_alone(codes, *operands, self._taken, False))
+            return bool(entry_points.run_alone(table, *operands, self._taken, False))
         held = 0
         if residual is not None:
             out[...] = residual
@@ -75,7 +75,7 @@ class DirectProduct:
             )
             return bool(done)
         done = entry_points.run_alone_with_epilogue(
-            codes, *operands, self._taken, held, *self._finish
+            table, *operands, self._taken, held, *self._finish
         )
         return bool(done)
 

@@ -180,7 +180,7 @@ def _multiply_small(
     if entry_points is None:
         return None
     taken = TAKEN[form]
-    codes = entry_points.found.get((taken, columns)) or entry_points.codes(taken, columns)
+    table = entry_points.addresses.get((taken, columns)) or entry_points.table(taken, columns)
     if residual is not None:
         of_out = (rows,) if is_vector else (rows, columns)
         if type(residual) is not ndarray or residual.dtype is not dtype or residual.shape != of_out:
@@ -190,14 +190,14 @@ def _multiply_small(
         else:
             out, added = empty(of_out, dtype), in_order(residual)
         done = entry_points.run_alone_with_epilogue(
-            codes, indptr, indices, values, B, out, taken, address_of(added), *NO_EPILOGUE
+            table, indptr, indices, values, B, out, taken, address_of(added), *NO_EPILOGUE
         )
         return out if done else None
     zeroed = taken == BY_COLUMNS or (
         columns > 1 and begins_as_zeros(entries, rows, columns * dtype.itemsize)
     )
     out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
-    done = entry_points.run_alone(codes, indptr, indices, values, B, out, taken, zeroed)
+    done = entry_points.run_alone(table, indptr, indices, values, B, out, taken, zeroed)
     return out if done else None
 
 
@@ -324,13 +324,13 @@ def multiply(
         or is_fortran
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
     ):
-        codes = entry_points.codes(taken, columns, is_fortran)
+        table = entry_points.table(taken, columns, is_fortran)
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
-            done = entry_points.run_alone(codes, *parts, B, out, taken, zeroed)
+            done = entry_points.run_alone(table, *parts, B, out, taken, zeroed)
         else:
             finish = finish or NO_EPILOGUE
-            done = entry_points.run_alone_with_epilogue(codes, *parts, B, out, taken, held, *finish)
+            done = entry_points.run_alone_with_epilogue(table, *parts, B, out, taken, held, *finish)
         return out if done else None
     if converts:
         converted = parts_in_csr(parts, shape)

@@ -14,7 +14,7 @@ from portable_spdnn_cpu.layout.canonical import offsets_are_valid
 from portable_spdnn_cpu.layout.csc_to_csr import fill_rows
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import LARGE_BYTES
-from portable_spdnn_cpu.spmm.direct.codes import CONVERSION, JOB, LOAD_COLUMNS, code_of
+from portable_spdnn_cpu.spmm.direct.code_table import CONVERSION, JOB, LOAD_COLUMNS, code_of
 from portable_spdnn_cpu.spmm.direct.copies import few_rows_are_met, scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
@@ -22,7 +22,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     BIAS,
     BIAS_STEP,
-    CODES,
     COLUMNS,
     COUNTERS,
     ENTRIES,
@@ -41,6 +40,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     REFUSED,
     ROWS,
     SCRATCH,
+    TABLE,
     TASKS,
     UPPER,
     VALUES,
@@ -113,11 +113,11 @@ def dense_of(array: Array) -> Dense:
 
 @kernel_part
 def fill_places(
-    words: Any, codes: int, workers: int, indptr: Part, indices: Part, values: Part, B: Dense,
+    words: Any, table: int, workers: int, indptr: Part, indices: Part, values: Part, B: Dense,
     out: Dense,
 ) -> bool:  # fmt: skip
     """Do what `fill_words` does, but for offsets, which are not looked at."""
-    words[REFUSED], words[WORKERS], words[CODES], words[ITEM] = 0, workers, codes, B.itemsize
+    words[REFUSED], words[WORKERS], words[TABLE], words[ITEM] = 0, workers, table, B.itemsize
     for worker in range(workers):
         words[COUNTERS + worker] = 0
     rows, columns, item = out.rows, B.columns, B.itemsize
@@ -145,12 +145,12 @@ def fill_places(
 
 @kernel_part
 def fill_words(
-    words: Any, codes: int, workers: int, taken: int, offsets: Array, indptr: Part, indices: Part,
+    words: Any, table: int, workers: int, taken: int, offsets: Array, indptr: Part, indices: Part,
     values: Part, B: Dense, out: Dense,
 ) -> bool:  # fmt: skip
     """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
 
-    `codes` is the address of the job's table; `offsets` are those that `indptr` says the place of.
+    `table` is the address of the job's table; `offsets` are those that `indptr` says the place of.
     Returns false where items of an array (of B in Fortran order, those of a column) are apart,
     where offsets, indices or items of B are misaligned, where C has gaps, where indices are too
     narrow for the shape, where offsets are not one more than A has rows (columns in CSC), or do not
@@ -158,7 +158,7 @@ def fill_words(
     has no code for that.
     """
     lines = out.rows if taken == BY_ROWS else B.rows
-    fine = fill_places(words, codes, workers, indptr, indices, values, B, out)
+    fine = fill_places(words, table, workers, indptr, indices, values, B, out)
     return bool(fine and indptr.size == lines + 1 and offsets_are_valid(offsets, words[ENTRIES]))
 
 
@@ -212,7 +212,7 @@ def empty_words(taken: int, indices: Part, values: Part, B: Dense, out: Dense) -
 
 @kernel_part
 def words_for_one(
-    codes: int, taken: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
+    table: int, taken: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
 ) -> Array:
     """Return the words of a job for one worker, without what `fill_epilogue` fills.
 
@@ -221,7 +221,7 @@ def words_for_one(
     parts = part_of(indptr), part_of(indices), part_of(values)
     dense = dense_of(B), dense_of(out)
     words = empty_words(taken, parts[1], parts[2], *dense)
-    words[REFUSED] = not fill_words(words, codes, 1, taken, indptr, *parts, *dense)
+    words[REFUSED] = not fill_words(words, table, 1, taken, indptr, *parts, *dense)
     return words
 
 
@@ -266,15 +266,15 @@ def run_jobs(taken: int, words: Any) -> bool:
 
 @kernel
 def run_alone(
-    codes: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
+    table: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
     zeroed: bool,
 ) -> bool:  # fmt: skip
     """Compute C on the calling thread by the job of a table, which is that for `taken`.
 
-    `codes` is the table's address. `zeroed`: whether C holds zeros. Returns false where
+    `table` is the table's address. `zeroed`: whether C holds zeros. Returns false where
     `fill_words` does, and for invalid indices.
     """
-    words = words_for_one(codes, taken, indptr, indices, values, B, out)
+    words = words_for_one(table, taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
     words[HOLDS_ZEROS], words[HELD] = zeroed, 0
@@ -284,11 +284,11 @@ def run_alone(
 
 @kernel
 def run_alone_with_epilogue(
-    codes: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
+    table: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
     held: int, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
     """Do what `run_alone` does; what `fill_epilogue` takes stands in place of `zeroed`."""
-    words = words_for_one(codes, taken, indptr, indices, values, B, out)
+    words = words_for_one(table, taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
     fill_epilogue(words, taken, held, code, bias, lower, upper)
@@ -297,7 +297,7 @@ def run_alone_with_epilogue(
 
 @kernel
 def fill_all_words(
-    words: Array, codes: int, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
+    words: Array, table: int, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
     out: Array, held: int, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
     """Fill the words of a job for any number of workers, with A in CSR, and B and C in C order.
@@ -306,6 +306,6 @@ def fill_all_words(
     worker's own.
     """
     parts = part_of(indptr), part_of(indices), part_of(values)
-    filled = fill_words(words, codes, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out))
+    filled = fill_words(words, table, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out))
     fill_epilogue(words, BY_ROWS, held, code, bias, lower, upper)
     return bool(filled and not words[B_FORTRAN] and not words[OUT_FORTRAN])

@@ -226,7 +226,7 @@ def test_an_invalid_index_is_refused_where_a_is_converted(epilogue: Any) -> None
 def test_the_job_that_converts_goes_with_how_a_is_taken() -> None:
     A, B = matrix(3, (10, 12), 0.5), np.ones((12, 3), np.float32)
     points: Any = entry_points.compiled(A.dtype, A.indices.dtype, 2)
-    by_rows, converted = (points.codes(taken, 3) for taken in (start.BY_ROWS, start.CONVERTED))
+    by_rows, converted = (points.table(taken, 3) for taken in (start.BY_ROWS, start.CONVERTED))
     out = np.empty((10, 3), np.float32)
     operands = A.indptr, A.indices, A.data, B, out
     assert points.run_alone(by_rows, *operands, start.BY_ROWS, False)
@@ -244,18 +244,18 @@ def test_columns_are_refused_until_there_is_code_for_them(taken: int) -> None:
     expected, out = A @ rows, np.empty((10, columns), np.float32)
     points = entry_points.EntryPoints(A.dtype, A.indices.dtype, 2)
     given = A if taken == start.BY_ROWS else sp.csc_array(A)
-    codes = points.codes(taken, columns)
+    table = points.table(taken, columns)
     for B in (np.asfortranarray(rows), rows):
         for C in (out, np.asfortranarray(out)):
             operands = given.indptr, given.indices, given.data, B, C, taken, False
             is_plain = B is rows and C is out
-            assert points.run_alone(codes, *operands) == is_plain
-    assert points.codes(taken, columns, turns=True) == codes
+            assert points.run_alone(table, *operands) == is_plain
+    assert points.table(taken, columns, turns=True) == table
     for B in (np.asfortranarray(rows), rows):
         for C in (out, np.asfortranarray(out)):
             C[...] = np.nan
             operands = given.indptr, given.indices, given.data, B, C, taken, False
-            assert points.run_alone(codes, *operands)
+            assert points.run_alone(table, *operands)
             np.testing.assert_allclose(C, expected, atol=1e-5)
 
 

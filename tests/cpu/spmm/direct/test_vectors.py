@@ -14,7 +14,7 @@ from direct_products import POOLS, multiply
 import portable_spdnn as ps
 from portable_spdnn_cpu.jit.compilation import job_kernel
 from portable_spdnn_cpu.jit.jobs import Job
-from portable_spdnn_cpu.spmm.direct import codes, start
+from portable_spdnn_cpu.spmm.direct import code_table, start
 from portable_spdnn_cpu.spmm.direct.added_columns import (
     BLOCK_ENTRIES,
     CHECKED,
@@ -83,10 +83,10 @@ BOTH_FORMS = {
 
 
 @functools.cache
-def codes_of(kernel: Any, dtype: np.dtype[Any], index: np.dtype[Any]) -> np.ndarray:
+def table_of(kernel: Any, dtype: np.dtype[Any], index: np.dtype[Any]) -> np.ndarray:
     """Return a table that names a kernel as the job."""
-    table = np.zeros(codes.LENGTH, np.int64)
-    table[codes.JOB] = Job(kernel, dtype.type, index.type).address
+    table = np.zeros(code_table.LENGTH, np.int64)
+    table[code_table.JOB] = Job(kernel, dtype.type, index.type).address
     return table
 
 
@@ -95,7 +95,7 @@ def products_of_both_forms(A: Any, x: np.ndarray) -> list[Any]:
     taken, *kernels = BOTH_FORMS[A.format]
     points, products = compiled(A.dtype, A.indices.dtype, 1), []
     for kernel in kernels:
-        address = codes_of(kernel, A.dtype, A.indices.dtype).ctypes.data
+        address = table_of(kernel, A.dtype, A.indices.dtype).ctypes.data
         out = np.full(A.shape[0], np.nan, A.dtype)
         done = points.run_alone(address, A.indptr, A.indices, A.data, x, out, taken, False)
         products.append(out if done else None)

@@ -9,9 +9,9 @@ import pytest
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.dense_layout import LEAST_SHIFTED_ROW
-from portable_spdnn_cpu.spmm.direct import codes
+from portable_spdnn_cpu.spmm.direct import code_table
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
-from portable_spdnn_cpu.spmm.direct.codes import (
+from portable_spdnn_cpu.spmm.direct.code_table import (
     CSC_VECTOR,
     EACH_ENTRY,
     FEW_COLUMNS,
@@ -36,7 +36,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         noted.append((form, vectors, vector_bytes))
         return len(noted)
 
-    monkeypatch.setattr(codes, "multiplying_code", note)
+    monkeypatch.setattr(code_table, "multiplying_code", note)
     return noted
 
 
@@ -72,15 +72,15 @@ def test_there_is_code_for_all_that_rows_take(
     compiled: list[tuple[Any, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(codes, "HAS_FAST_MASKS", fast_masks)
-    monkeypatch.setattr(codes, "OVERLAPS", not fast_masks)
+    monkeypatch.setattr(code_table, "HAS_FAST_MASKS", fast_masks)
+    monkeypatch.setattr(code_table, "OVERLAPS", not fast_masks)
     kinds = np.dtype(dtype), np.dtype(np.int32)
     lanes = BLOCK_BYTES // kinds[0].itemsize
     for columns in COLUMNS:
         compiled.clear()
         size, found = columns * kinds[0].itemsize, multiplying_codes(False, columns, *kinds)
         assert set(found.values()) == set(range(1, len(compiled) + 1))  # none for nothing
-        assert max(found) < codes.LENGTH
+        assert max(found) < code_table.LENGTH
         if adds_each_entry(0, 1, size) or may_add_each_entry(0, 1 << 20, size):
             assert EACH_ENTRY in found
         if FEW_COLUMNS in found:

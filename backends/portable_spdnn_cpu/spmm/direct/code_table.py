@@ -19,7 +19,7 @@ from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, is_zen_4
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.dense_layout import LEAST_SHIFTED_ROW
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
-from portable_spdnn_cpu.spmm.direct.job_words import CODES
+from portable_spdnn_cpu.spmm.direct.job_words import TABLE
 from portable_spdnn_cpu.spmm.direct.microkernels import (
     CSC,
     CSR,
@@ -52,7 +52,7 @@ OVERLAPS = not HAS_FAST_MASKS  # see `rows.Rows`
 @kernel_part
 def code_of(words: Any, place: int) -> int:
     """Return an address of the table that a job's words name."""
-    address: int = array_at(words[CODES], LENGTH, np.int64)[place]
+    address: int = array_at(words[TABLE], LENGTH, np.int64)[place]
     return address
 
 

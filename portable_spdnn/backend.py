@@ -227,6 +227,10 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         """
         return None
 
+    def spgemm_as_given(self, A: object, B: object) -> AnyArray | None:
+        """C = A B of sparse operands as a user gave them; None as of `spmm_as_given`."""
+        return None
+
     # -- operations: implemented by each backend, on validated arguments --------------------
 
     @abstractmethod

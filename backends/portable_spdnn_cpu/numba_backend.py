@@ -91,6 +91,17 @@ class NumbaBackend(Backend):
 
         return product
 
+    @cached_property
+    def _single_pass(self) -> Any:
+        from portable_spdnn_cpu.spgemm import single_pass
+
+        return single_pass
+
+    def spgemm_as_given(self, A: object, B: object) -> SparseOperand | None:
+        """C = A B of few multiply-adds; None where another way is faster."""
+        C: SparseOperand | None = self._single_pass.multiply_as_given(A, B)
+        return C
+
     def spmm_as_given(
         self, A: object, B: object, epilogue: Epilogue | None, residual: object
     ) -> Array | None:

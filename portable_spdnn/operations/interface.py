@@ -43,6 +43,7 @@ class Operations:
     sparse_operand: Callable[..., SparseOperand]
     dense_operand: Callable[[str, object], DenseOperand]
     spmm_as_given: Callable[[object, object, Epilogue | None, object], AnyArray | None]
+    spgemm_as_given: Callable[[object, object], AnyArray | None]
     layer_as_given: Callable[[object, object, Epilogue, object], AnyArray | None]
     run_spmm: Callable[[SparseOperand, DenseOperand, Epilogue, DenseOperand | None], DenseOperand]
     make_spmm: Callable[[SparseOperand, int | None, Epilogue], Prepared]
@@ -162,6 +163,8 @@ class Operations:
         >>> ps.get_backend("scipy").spgemm(A, A).toarray().tolist()
         [[2.0, 0.0], [0.0, 2.0]]
         """
+        if (C := self.spgemm_as_given(A, B)) is not None:
+            return C  # type: ignore[no-any-return]
         return self.make_spgemm_handle(*self._spgemm_operands(A, B)).numeric()
 
     def spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:

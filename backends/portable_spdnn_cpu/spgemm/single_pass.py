@@ -185,4 +185,4 @@ def fill_rows(
                         sums[column] = zero
                         place += ONE
         C_indptr[row + 1] = place
-    return place
+    return int(place)

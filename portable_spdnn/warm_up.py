@@ -149,6 +149,7 @@ def _spgemm(backend: Backend, dtype: np.dtype[Any]) -> None:
     for zeros in ZEROS:
         A = _weights(zeros, dtype)
         backend.spgemm(A, A)
+        backend.spgemm_handle(A, A).numeric()  # a single product may go another way
 
 
 def _plans(backend: Backend, dtype: np.dtype[Any]) -> None:

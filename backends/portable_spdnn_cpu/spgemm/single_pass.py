@@ -48,7 +48,7 @@ def multiply_as_given(A: object, B: object) -> sp.csr_array | None:
     if dtype != right[2].dtype or inner != right[0].size - 1 or columns > MOST_COLUMNS:
         return None
     expected = entries[0] * entries[1] / max(1, inner)  # multiply-adds
-    if max(expected, *entries) > 2 * MOST_PRODUCTS:
+    if expected > 2 * MOST_PRODUCTS or max(entries) > 4 * MOST_PRODUCTS:
         return None  # to look at each entry would take longer than it saves
     index = left[1].dtype
     if len({array.dtype for array in (*left[:2], *right[:2])}) > 1:

@@ -228,7 +228,10 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         return None
 
     def spgemm_as_given(self, A: object, B: object) -> AnyArray | None:
-        """C = A B of sparse operands as a user gave them; None as of `spmm_as_given`."""
+        """C = A B of sparse operands as a user gave them.
+
+        None, the default, where they are to be validated and `make_spgemm_handle` is to do it.
+        """
         return None
 
     # -- operations: implemented by each backend, on validated arguments --------------------

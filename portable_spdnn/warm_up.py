@@ -22,7 +22,7 @@ from portable_spdnn.registry import get_backend
 SIZE, WIDE = 256, 1024  # of matrices: large enough for every kernel that a handle tries
 ZEROS = (0.5, 0.9, 0.98)  # parts of the weights
 COLUMNS = (*range(1, 34), 64, 300)  # few columns have kernels of their own, for each number
-WIDER = 40, 48, 56, 80, 96, 112, 128  # single products may have code for other widths, too
+WIDER = 40, 48, 56, 80, 96, 112, 128  # a backend may have code for panels of one vector more
 HEAD_WIDTHS = (32, 64, 128)
 
 
@@ -111,17 +111,16 @@ def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
                 backend.spmm(form, np.ones(SIZE, dtype), epilogue)
         for columns in (*COLUMNS, *WIDER):
             B = np.ones((SIZE, columns), dtype)
-            for form in (A, A.tocsc()):
-                for operand in (B, np.asfortranarray(B)):
-                    for epilogue in (None, gelu):
-                        backend.spmm(form, operand, epilogue)
-        for columns in COLUMNS:
-            B = np.ones((SIZE, columns), dtype)
             for operand in (B, np.asfortranarray(B)):
                 for epilogue in (None, gelu):
+                    for form in (A, A.tocsc()):
+                        backend.spmm(form, operand, epilogue)
+                    if columns in WIDER:
+                        continue
                     handle = backend.spmm_handle(A, epilogue=epilogue)
                     handle.multiply(operand, residual=B)
-            backend.spmm_handle(A, columns=columns).multiply(B)
+            if columns in COLUMNS:
+                backend.spmm_handle(A, columns=columns).multiply(B)
         for k in (SIZE, WIDE):  # offsets of 16 bits and of 32
             A, B = _weights(zeros, dtype, k), np.ones((k, WIDE), dtype)
             for operand in (B, np.asfortranarray(B)):

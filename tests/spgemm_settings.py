@@ -34,8 +34,9 @@ def forced(accumulator: str) -> Iterator[None]:
             patch.setattr(
                 row_bins, "symbolic_accumulators", lambda *rows: np.minimum(choose(*rows), HASH)
             )
-        # Small chunks: several, of whatever size the matrices are.
+        # Small chunks: several, of whatever size the matrices are, and shared by all threads.
         patch.setattr(row_bins, "MIN_PRODUCTS", 16)
+        patch.setattr(row_bins, "worth_sharing", lambda workers, _: workers)
         yield
 
 

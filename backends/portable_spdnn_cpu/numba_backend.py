@@ -98,7 +98,7 @@ class NumbaBackend(Backend):
         return single_pass
 
     def spgemm_as_given(self, A: object, B: object) -> SparseOperand | None:
-        """C = A B of few multiply-adds; None where another way is faster."""
+        """C = A B of canonical operands and few multiply-adds; None where two phases do it."""
         C: SparseOperand | None = self._single_pass.multiply_as_given(A, B)
         return C
 

@@ -223,7 +223,8 @@ def as_columns(
     for what, given in (("residual", residual), ("out", out)):
         if getattr(given, "ndim", 1) != 1:
             raise InputError(
-                f"{name}: {what} has {given.ndim} dimensions but B is a vector; give it one"
+                f"{name}: {what} has {given.ndim} dimensions but B is a vector; give it one "
+                "dimension"
             )
     residual = None if residual is None else residual.reshape(-1, 1)
     if hasattr(out, "reshape"):
@@ -246,7 +247,7 @@ def check_out(
 ) -> None:
     """Raise InputError where `out` is given and cannot take the result of `operands`.
 
-    `is_vector`: whether the result is a column, given as an array of one dimension.
+    `is_vector`: whether `out` is a column that was given as an array of one dimension.
     """
     if out is None:
         return
@@ -301,7 +302,7 @@ def check_residual(
 
 
 def _as_given(shape: tuple[int, ...], is_vector: bool) -> tuple[int, ...]:
-    """Return a shape as a user knows it: of a column that was given as a vector, that."""
+    """Return (m,) in place of (m, 1) where a user gave vectors, for messages."""
     return shape[:1] if is_vector else shape
 
 

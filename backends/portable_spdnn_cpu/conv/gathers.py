@@ -13,29 +13,25 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import WORD, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, job_kernel
-from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, machine_code
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, code_address
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
-# Vectors are copied whole where no column of the kernel sees nothing at more positions of a panel:
-# two of each row of 14 pixels in the widest panel of float32, by a kernel 5 wide.
+# Vectors are copied whole where each column of the kernel has at most so many positions of a panel
+# outside of the image: two of each row of 14 pixels in the widest panel of float32, by a kernel 5
+# wide.
 MAX_EDGES = 16
 
 
 @functools.cache
-def masked_code(vectors: int, dtype: np.dtype[Any]) -> int:
-    """Return the address at which `call_code` finds `gather_masked` for so many vectors."""
-    return machine_code(gather_masked, _signature(vectors, dtype))
+def masked_gather_code(vectors: int, dtype: np.dtype[Any]) -> int:
+    """Return the address of `gather_masked` for `call_code`, for so many vectors."""
+    return code_address(gather_masked, "i" * 9, (0,) * vectors, dtype.type)
 
 
 @functools.cache
-def whole_code(vectors: int, dtype: np.dtype[Any]) -> int:
-    """Return the address at which `call_code` finds `gather_whole` for so many vectors."""
-    return machine_code(gather_whole, _signature(vectors, dtype))
-
-
-def _signature(vectors: int, dtype: np.dtype[Any]) -> Any:
-    constants = types.Omitted((0,) * vectors), types.Omitted(dtype.type)
-    return types.void(*[types.intp] * 9, *constants)
+def whole_gather_code(vectors: int, dtype: np.dtype[Any]) -> int:
+    """Return the address of `gather_whole` for `call_code`, for so many vectors."""
+    return code_address(gather_whole, "i" * 9, (0,) * vectors, dtype.type)
 
 
 @job_kernel
@@ -45,8 +41,8 @@ def gather_masked(
 ) -> None:  # fmt: skip
     """Copy what positions see of images to the rows of a panel, for some entries of kernels.
 
-    All but numbers of items are addresses: of the panel, of images, of two arrays of int64 and of
-    uint32 with an item for each row of a whole panel, and of masks of uint32.
+    `panel`, `images`, `sources` (int64), `kernel_entries` (uint32), both with an item for each
+    entry that kernels see, and `masks` (uint32) are addresses; the others count items.
 
     Row k - first of the panel, for k = first .. last - 1, begins `apart` items behind the one
     before, where a vector is aligned, and has len(vectors) vectors: what lies at

@@ -1,7 +1,7 @@
 """The kernel of convolutions with pruned weights: panels of pixels against streamed entries.
 
-Pixels of a result are cut into panels of a few vectors, the last one about as wide as it needs to
-be, and panels into bands. A worker takes the next task: a band of one image, for one group of
+Pixels of a result are cut into panels of a few vectors, the last one of as many as it needs, and
+panels into bands. A worker takes the next task: a band of one image, for one group of
 channels and a part of its outputs. Where strides are not 1 it copies the phases that the band sees.
 Then, for each panel and each block of what kernels see, it gathers a panel into the first-level
 cache and streams the block's entries against it. Sums wait in a tile; when they are complete, bias,
@@ -55,9 +55,9 @@ from portable_spdnn_cpu.jit.jobs import (
     Job,
     array_at,
     call_code,
+    call_code_for_integer,
     float_of,
     next_task,
-    number_of_code,
 )
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
@@ -67,9 +67,9 @@ from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_ite
 # `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; the least and
 # the greatest of the sources; how much memory each worker has, and where in it the panel and so on
 # are; how many items a whole panel's row has, by which rows of all panels are apart; PANEL_WORDS
-# words of whole panels, and as many of the panel that is left; then the numbers of `Task`. Images
-# are of shape (images, groups, channels, height, width), results (images, groups, outputs, rows,
-# columns).
+# words about whole panels, from WHOLE on, and as many about the last, narrower one, from REST on;
+# then the numbers of `Task`. Images are of shape (images, groups, channels, height, width), results
+# (images, groups, outputs, rows, columns).
 (
     PHASES, PHASE_COUNT,
     SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, VISITS, OFFSETS, VALUES, BIAS,
@@ -77,8 +77,8 @@ from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_ite
     MIN_SOURCE, MAX_SOURCE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, EDGES_AT,
     PANEL_ITEMS, WHOLE,
 ) = range(FIRST_OWN, FIRST_OWN + 23)  # fmt: skip
-# Of panels: their vectors, and where the code for so many is, of `gathers` and
-# `spmm.stream.row_loops`.
+# Of panels: their vectors, and the addresses of the code for so many of them, of `gathers` and
+# `spmm.stream.row_loops`; 0 where that is never called.
 VECTORS, GATHER_MASKED, GATHER_WHOLE, SUM_ROWS, FINISH_ROWS, PANEL_WORDS = range(6)
 REST = WHOLE + PANEL_WORDS
 TASK = REST + PANEL_WORDS
@@ -146,8 +146,8 @@ def convolve_panels(
 ) -> None:
     """Compute the positions begin .. end - 1 of a result for a part of a group's outputs.
 
-    They are whole panels, or the one that is left, whose last vectors may be partly filled or
-    empty: `kind`, WHOLE or REST, is where the words are of such panels. `base` is where in images,
+    They are whole panels, or the one that is left, whose last vector may be partly filled: `kind`,
+    WHOLE or REST, is where the words are of such panels. `base` is where in images,
     or in what was copied of them, position 0 begins.
     """
     stay_apart()  # so that there is one copy of it, for both kinds
@@ -179,6 +179,8 @@ def convolve_panels(
     # Of `finish_rows`: the stride is of no account for a panel that is gathered, of which there is
     # one, and none of its columns is skipped.
     stride, panels, skipped = 0, 1, 0
+    # Whether pixels of panels follow each other in the result: sums are finished in registers then.
+    is_contiguous = task.pitch == task.columns
     first_output = part * task.outputs // task.parts
     last_output = (part + 1) * task.outputs // task.parts
     first_bias = group * task.outputs + first_output
@@ -197,9 +199,6 @@ def convolve_panels(
         is_whole = apart == size and is_readable and find_edges(task, position, size, edges)
         if not is_whole:
             mask_panel(task, position, vectors, lanes, masks)
-        # Whether the panel's pixels follow each other in the result and reach into its last vector,
-        # as `finish_rows` has them: then sums are finished in registers.
-        is_contiguous = task.pitch == task.columns and count > size - lanes
         target = first_plane + position
         for block in range(first_block, last_block + 1):
             one = blocks[block]
@@ -226,7 +225,7 @@ def convolve_panels(
                 words[OUT] + target * out.itemsize, plane, bias_at, residual_at, plane, bounded,
                 low, high, False, prefetches,
             )  # fmt: skip
-            number_of_code(words[kind + FINISH_ROWS], finished)
+            call_code_for_integer(words[kind + FINISH_ROWS], finished)
         if is_contiguous and code <= RELU:
             continue
         pieces = cut_rows(task, position, count, spans)

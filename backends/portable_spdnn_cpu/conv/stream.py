@@ -11,7 +11,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv import kernel
-from portable_spdnn_cpu.conv.gathers import MAX_EDGES, masked_code, whole_code
+from portable_spdnn_cpu.conv.gathers import MAX_EDGES, masked_gather_code, whole_gather_code
 from portable_spdnn_cpu.conv.image_job import ImageJob
 from portable_spdnn_cpu.conv.packing import ImageLayout, PackedConv, image_layout, pack
 from portable_spdnn_cpu.conv.panels import Task
@@ -116,24 +116,36 @@ class StreamConv:
         words[kernel.WORKSPACE_BYTES] = ends[-1]
         words[kernel.PANEL_ITEMS] = panel_items
         whole, rest = divmod(size.positions, panel_items)
+        # Sums are finished in registers where pixels of panels follow each other in the result.
+        finishes = self.task.pitch == self.task.columns
+        has_several_blocks = len(packed.blocks) >= packed.ranges.size  # for some part
+        waits = has_several_blocks or not finishes
         if whole:
-            self._set_panel(words, kernel.WHOLE, self.cut.vectors, panel_items)
+            self._set_panel(words, kernel.WHOLE, self.cut.vectors, panel_items, waits, finishes)
         if rest:
             vectors = -(-rest * self.dtype.itemsize // VECTOR_BYTES)
-            self._set_panel(words, kernel.REST, vectors, rest)
+            self._set_panel(words, kernel.REST, vectors, rest, waits, finishes)
         return words
 
-    def _set_panel(self, words: Array, at: int, vectors: int, positions: int) -> None:
-        """Write the words of panels of so many vectors and positions."""
+    def _set_panel(
+        self, words: Array, at: int, vectors: int, positions: int, waits: bool, finishes: bool
+    ) -> None:
+        """Write the words, WHOLE or REST, of panels of so many vectors and positions.
+
+        `waits` and `finishes`: whether sums wait in memory, and are finished in registers.
+        """
         dtype = self.dtype
         halved = last_is_halved(positions * dtype.itemsize, vectors, VECTOR_BYTES)
-        words[at : at + kernel.PANEL_WORDS] = (
-            vectors,
-            masked_code(vectors, dtype),
-            whole_code(vectors, dtype) if vectors == self.cut.vectors else 0,
-            summing_code(vectors, dtype, halved, VECTOR_BYTES),
-            finishing_code(vectors, dtype, BY_OFFSETS, halved=halved, vector_bytes=VECTOR_BYTES),
-        )
+        own = words[at : at + kernel.PANEL_WORDS]
+        own[kernel.VECTORS] = vectors
+        own[kernel.GATHER_MASKED] = masked_gather_code(vectors, dtype)
+        if vectors == self.cut.vectors:
+            own[kernel.GATHER_WHOLE] = whole_gather_code(vectors, dtype)
+        if waits:
+            own[kernel.SUM_ROWS] = summing_code(vectors, dtype, halved, VECTOR_BYTES)
+        if finishes:
+            finishing = finishing_code(vectors, dtype, BY_OFFSETS, False, halved, VECTOR_BYTES)
+            own[kernel.FINISH_ROWS] = finishing
 
 
 def conv_size(

@@ -58,6 +58,28 @@ def machine_code(function: Any, signature: Any) -> int:
         return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
 
 
+def code_signature(numbers: str, *constants: Any, returns: bool = False) -> Any:
+    """Return the signature of a kernel that `call_code` runs, or `call_code_for_integer`.
+
+    Parameters
+    ----------
+    numbers : str
+        A letter for each number that it takes: "i" for an integer or an address, "f" for a float64.
+    *constants
+        What it takes besides, as `Job` has them.
+    returns : bool
+        Whether it returns an integer, and not nothing.
+    """
+    kinds = [types.float64 if letter == "f" else types.intp for letter in numbers]
+    result = types.intp if returns else types.void
+    return result(*kinds, *map(types.Omitted, constants))
+
+
+def code_address(kernel: Any, numbers: str, *constants: Any, returns: bool = False) -> int:
+    """Return the address of a kernel's machine code for what `code_signature` takes."""
+    return machine_code(kernel, code_signature(numbers, *constants, returns=returns))
+
+
 class Job:
     """A kernel that runs by address, compiled when its address is first asked for.
 
@@ -141,10 +163,10 @@ def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission
 
 @intrinsic
 def call_code(typingctx: Any, address: Any, numbers: Any) -> Emission:
-    """Call a kernel by its address, with a tuple of numbers: as float64, and all others as intp.
+    """Call a kernel by its address, with a tuple of numbers; see `code_address`.
 
-    Of a pointer, such as a job's words, that is the address. The kernel must raise no exception:
-    its status is not looked at.
+    Floats are passed as float64, all other numbers as intp, and a pointer, such as a job's words,
+    as its address. The kernel must raise no exception: its status is not looked at.
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -155,7 +177,7 @@ def call_code(typingctx: Any, address: Any, numbers: Any) -> Emission:
 
 
 @intrinsic
-def number_of_code(typingctx: Any, address: Any, numbers: Any) -> Emission:
+def call_code_for_integer(typingctx: Any, address: Any, numbers: Any) -> Emission:
     """Call a kernel as `call_code` does, and return its integer."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

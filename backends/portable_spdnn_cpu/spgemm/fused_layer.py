@@ -50,9 +50,10 @@ def sparse_layer(
     dtype, inputs, columns = Y.dtype, Y.shape[0], right.columns
     _compile_layer(dtype, left.indices.dtype, right.indices.dtype)
     products = count_products(pool, left, right)
+    workers = row_bins.worth_sharing(pool, int(products.sum()))
     accumulators = row_bins.numeric_accumulators(products, columns)
     product = Product(left, right, np.minimum(products, columns))
-    bins = row_bins.bin_rows(products, accumulators, product.bounds, pool.threads)
+    bins = row_bins.bin_rows(products, accumulators, product.bounds, workers.threads)
     counters = {accumulator: np.zeros(1, np.int64) for accumulator in bins}
     bias = np.zeros(columns, dtype) if epilogue.bias is None else epilogue.bias
     code, bounds = ACTIVATIONS.index(epilogue.activation), epilogue.interval or epilogue.bounds
@@ -76,11 +77,11 @@ def sparse_layer(
                     sink = _grown(sink, used, used + int(row_bin.capacities[chunk]))
         sinks.append(sink)
 
-    pool.run(work)
+    workers.run(work)
     indptr = np.cumsum(offsets)
     nnz = int(indptr[-1])
     indices, data = np.empty(nnz, result_index_type(nnz, right)), np.empty(nnz, dtype)
-    pool.run(lambda thread: gather_rows(sinks[thread], indptr, indices, data))
+    workers.run(lambda thread: gather_rows(sinks[thread], indptr, indices, data))
     return as_csr(data, indices, indptr, (inputs, columns))
 
 

@@ -19,6 +19,7 @@ from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spgemm import row_bins
 from portable_spdnn_cpu.spgemm.accumulators import RowWorkspace
 from portable_spdnn_cpu.spgemm.epilogue import RowSink
 from portable_spdnn_cpu.spgemm.numeric import (
@@ -43,7 +44,8 @@ def count_products(pool: ThreadPool, A: CsrOperand, B: CsrOperand) -> Array:
             return np.asarray(np.diff(A.indptr) * length)
     products = np.empty(A.indptr.size - 1, np.int64)
     counter = np.zeros(1, np.int64)
-    pool.run(lambda thread: count_products_of_rows(counter, A, B.indptr, products))
+    workers = row_bins.worth_sharing(pool, A.indices.size)
+    workers.run(lambda thread: count_products_of_rows(counter, A, B.indptr, products))
     return products
 
 

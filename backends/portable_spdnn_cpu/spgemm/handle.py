@@ -32,10 +32,11 @@ class RowSpgemmHandle(SpgemmHandle):
     """
 
     def __init__(self, pool: ThreadPool, A: SparseOperand, B: SparseOperand) -> None:
-        self.pool, self.A, self.B = pool, A, B
+        self.A, self.B = A, B
         left, right = as_operand(A), with_bitmaps(as_operand(B))
         self._operands = left, right
         self._products = count_products(pool, left, right)
+        self._workers = row_bins.worth_sharing(pool, int(self._products.sum()))
         self._indptr: Array | None = None
         self._starts: Array  # of rows of C, and their entries: once indptr is known
         self._entries: Array
@@ -67,7 +68,7 @@ class RowSpgemmHandle(SpgemmHandle):
                     counter = counters[accumulator]
                     count_rows(accumulator, counter, row_bin, product, memory, offsets[1:])
 
-            self.pool.run(work)
+            self._workers.run(work)
             indptr = np.cumsum(offsets)
             self._indptr, self._starts, self._entries = read_only(indptr), indptr[:-1], offsets[1:]
         return self._indptr
@@ -106,7 +107,7 @@ class RowSpgemmHandle(SpgemmHandle):
         return row_bins.numeric_accumulators(self._products, self.B.shape[1], self._entries)
 
     def _bin_rows(self, accumulators: Array, bounds: Array) -> dict[int, RowBin]:
-        return row_bins.bin_rows(self._products, accumulators, bounds, self.pool.threads)
+        return row_bins.bin_rows(self._products, accumulators, bounds, self._workers.threads)
 
     def _fill(
         self,
@@ -130,7 +131,7 @@ class RowSpgemmHandle(SpgemmHandle):
                 else:
                     add_rows(*common, 0, -1)
 
-        self.pool.run(work)
+        self._workers.run(work)
 
     def describe(self) -> str:
         """Return which accumulators rows take, and the work; see `SpgemmHandle.describe`."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 
 # Accumulators; see `accumulators`.
 DENSE, HASH, SORTED = range(3)
@@ -36,6 +37,8 @@ DENSE_TO_IF_UNKNOWN = 128
 SORTED_TO_IF_UNKNOWN = 64
 # For each thread: many, so that all end at about the same time, if of some tens of microseconds.
 CHUNKS, MIN_PRODUCTS = 128, 1 << 13
+# Multiply-adds of dense kernels that take as long as that of a sparse product: see `worth_waking`.
+DENSE_FOR_PRODUCT = 64
 
 
 class RowBin(NamedTuple):
@@ -103,6 +106,11 @@ def _is_dense(products: Array, columns: int, columns_per_product: int | Array) -
     # The keys of the other accumulators hold a column, and a slot of which there are up to four
     # for each product; they have 63 bits. See `radix_sort`.
     return dense | (products > (1 << 60) // max(columns, 1))
+
+
+def worth_sharing(workers: ThreadPool, products: int) -> ThreadPool:
+    """Return the threads for so many multiply-adds: the caller's where these are soon done."""
+    return worth_waking(workers, DENSE_FOR_PRODUCT * products)
 
 
 def bin_rows(

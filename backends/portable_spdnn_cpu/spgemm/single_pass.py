@@ -1,7 +1,8 @@
 """C = A B of few multiply-adds, in one pass on the calling thread, for operands as a user has them.
 
-Without a symbolic phase C gets as much memory as it may need, and is cut to what it has. A row of
-few products is sorted as it is added up, and others are added up densely; see `numeric`.
+Without a symbolic phase C gets as much memory as it may need, and is cut to what it has. A row that
+is one row of B times a number is copied, others of few products are sorted as they are added up,
+and longer ones are added up in a dense vector.
 """
 
 from __future__ import annotations
@@ -22,30 +23,33 @@ from portable_spdnn_cpu.layout.canonical import (
     VALUE_TYPES,
     has_canonical_structure,
 )
+from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX
 
 # Of more multiply-adds the two phases take less time: C then has far fewer entries than it may
 # have, or several threads share them. Of more columns a row takes long to be looked through.
 MOST_PRODUCTS, MOST_COLUMNS = 1 << 18, 1 << 16
 MOST_SORTED = 16  # products of a row that are sorted
-INT32, KINDS = np.dtype(np.int32), (sp.csr_array, sp.csr_matrix)
+INT32 = np.dtype(np.int32)
+CSR_KINDS, CSC_KINDS = (sp.csr_array, sp.csr_matrix), (sp.csc_array, sp.csc_matrix)
+MOST_CONVERTED = 1 << 15  # entries: of a product that goes another way they are converted twice
 
 
-def multiply_as_given(A: object, B: object) -> sp.csr_array | None:
+def multiply_as_given(A: Any, B: Any) -> sp.csr_array | None:
     """Return C = A B; None where the operands are to be validated first, or go another way.
 
     Parameters
     ----------
-    A, B : object
-        Taken where they are SciPy's canonical matrices in CSR, with values of one type, and C is of
-        few multiply-adds and columns.
+    A, B : anything
+        Taken where they are SciPy's canonical matrices in CSR, or small ones in CSC, with values of
+        one type, and C is of few multiply-adds and columns.
     """
     left, right = _plain_parts(A), _plain_parts(B)
     if left is None or right is None:
         return None
-    (rows, inner), columns = A.shape, B.shape[1]  # type: ignore[attr-defined]
+    (rows, inner), columns = A.shape, B.shape[1]
     dtype, entries = left[2].dtype, (left[2].size, right[2].size)
-    if dtype != right[2].dtype or inner != right[0].size - 1 or columns > MOST_COLUMNS:
+    if dtype != right[2].dtype or inner != B.shape[0] or columns > MOST_COLUMNS:
         return None
     expected = entries[0] * entries[1] / max(1, inner)  # multiply-adds
     if expected > 2 * MOST_PRODUCTS or max(entries) > 4 * MOST_PRODUCTS:
@@ -70,19 +74,25 @@ def multiply_as_given(A: object, B: object) -> sp.csr_array | None:
 
 
 def _plain_parts(matrix: Any) -> tuple[Array, Array, Array] | None:
-    """Return offsets, indices and values of SciPy's matrix in CSR, if they are plain arrays."""
-    if type(matrix) not in KINDS or not are_extents(matrix.shape):
+    """Return offsets, indices and values of SciPy's matrix in CSR, if they are plain arrays.
+
+    One in CSC of few entries, such as the transpose of one in CSR, is converted.
+    """
+    by_columns = type(matrix) in CSC_KINDS
+    if not (by_columns or type(matrix) in CSR_KINDS) or not are_extents(matrix.shape):
         return None
-    indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
+    indptr, indices, data = parts = matrix.indptr, matrix.indices, matrix.data
     for array, kinds in ((indptr, INDEX_TYPES), (indices, INDEX_TYPES), (data, VALUE_TYPES)):
         if type(array) is not np.ndarray or array.ndim != 1 or array.dtype not in kinds:
             return None
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned):
             return None
-    if indptr.size != matrix.shape[0] + 1 or indices.size != data.size:
+    if indptr.size != matrix.shape[by_columns] + 1 or indices.size != data.size:
         return None
-    return indptr, indices, data
+    if not by_columns:
+        return parts
+    return parts_in_csr(parts, matrix.shape) if indices.size <= MOST_CONVERTED else None
 
 
 @functools.cache
@@ -102,7 +112,7 @@ def _functions(dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> tuple[Any, A
 def most_entries(
     A_indptr: Array, A_indices: Array, B_indptr: Array, B_indices: Array, inner: int, columns: int
 ) -> int:
-    """Return how many entries C may have: the products of a row, or all its columns.
+    """Return a bound of the entries of C: of each row its products, but at most all columns.
 
     -1 where A or B is not canonical, or there are more than MOST_PRODUCTS.
     """

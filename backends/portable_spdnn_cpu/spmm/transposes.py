@@ -6,10 +6,9 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at, machine_code
+from portable_spdnn_cpu.jit.jobs import array_at, code_address
 from portable_spdnn_cpu.jit.target import is_zen
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, store_fence
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -105,25 +104,20 @@ def store_columns(
         _transpose(FROM_TILE, tile, lines, begin, end, columns, begin)
 
 
-# Linked into the kernels of the stream, and into those that start products of few columns,
-# transposes would be two thirds of the code of each. So these call them by their addresses:
-# products take as long, and first ones compile less.
+# Linked into kernels, transposes would be up to two thirds of the code of each. So these call them
+# by their addresses: products take as long, and first ones compile less.
 
 
 @functools.cache
 def loading_code(dtype: np.dtype[Any]) -> int:
-    """Return the address at which `call_code` finds `load_columns`, for items of a type."""
-    return machine_code(_load_columns, _signature(dtype))
+    """Return the address of `load_columns` for `call_code`, for items of a type."""
+    return code_address(_load_columns, "i" * 8, dtype.type)
 
 
 @functools.cache
 def storing_code(dtype: np.dtype[Any]) -> int:
-    """Return the address at which `call_code` finds `store_columns`, for items of a type."""
-    return machine_code(_store_columns, _signature(dtype))
-
-
-def _signature(dtype: np.dtype[Any]) -> Any:
-    return types.void(*[types.intp] * 8, types.Omitted(dtype.type))
+    """Return the address of `store_columns` for `call_code`, for items of a type."""
+    return code_address(_store_columns, "i" * 8, dtype.type)
 
 
 @job_kernel

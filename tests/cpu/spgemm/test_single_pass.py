@@ -15,6 +15,7 @@ from spgemm_settings import matrix, same_bits
 import portable_spdnn as ps
 from portable_spdnn_cpu.spgemm.single_pass import (
     MOST_COLUMNS,
+    MOST_CONVERTED,
     MOST_PRODUCTS,
     MOST_SORTED,
     multiply_as_given,
@@ -122,9 +123,8 @@ CHANGES = (shuffled, doubled, beyond, negative, falling, not_from_zero, too_far)
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_not_canonical_goes_another_way(change: Callable[[Any], None], which: int) -> None:
-    given = operands()
-    change(given[which])
-    A, B = given
+    A, B = both = operands()
+    change(both[which])
     assert multiply_as_given(A, B) is None
     if change in (shuffled, doubled):
         expected = A.toarray() @ B.toarray()
@@ -152,16 +152,38 @@ def test_other_operands_go_another_way() -> None:
     listed = B.copy()
     listed.data = B.data.tolist()
     others = [
-        B.toarray(), B.tocsc(), B.astype(np.float64), B.astype(np.int32), wide, strided, masked,
+        B.toarray(), B.tocoo(), B.astype(np.float64), B.astype(np.int32), wide, strided, masked,
         listed, B[:-1], 3,
     ]  # fmt: skip
     for other in others:
         assert multiply_as_given(A, other) is None
     assert multiply_as_given(None, B) is None
-    for narrow in (sp.csr_matrix(A), A):
-        C = multiply_as_given(narrow, sp.csr_matrix(B))
+    for left in (sp.csr_matrix(A), A):
+        C = multiply_as_given(left, sp.csr_matrix(B))
         assert type(C) is sp.csr_array
         same_bits(C, two_phases(A, B))
+
+
+def test_transposes_in_csc_are_converted() -> None:
+    A, B = operands()
+    expected = two_phases(A, B)
+    for left, right in ((A, B.tocsc()), (A.tocsc(), B), (sp.csc_matrix(A), sp.csc_matrix(B))):
+        C = multiply_as_given(left, right)
+        assert C is not None
+        same_bits(C, expected)
+    columns = sp.csc_array(B)
+    for change in CHANGES:
+        lying = columns.copy()
+        change(lying)
+        if change is shuffled:  # rows of a column, which are in order once they are converted
+            same_bits(multiply_as_given(A, lying), two_phases(A, lying))
+        elif change is beyond:
+            lying.indices[-1] = B.shape[0]
+            assert multiply_as_given(A, lying) is None
+        else:
+            assert multiply_as_given(A, lying) is None
+    large = sp.csc_array(np.ones((1, MOST_CONVERTED + 1), np.float32))
+    assert multiply_as_given(sp.csr_array((2, 1), dtype=np.float32), large) is None
 
 
 @pytest.mark.parametrize("products", [MOST_PRODUCTS, MOST_PRODUCTS + 1])

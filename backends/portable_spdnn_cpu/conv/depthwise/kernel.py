@@ -25,8 +25,9 @@ from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 # Words of a job after those of `jit.job_start`: addresses of `zero_row` and `masks` of
 # `convolve_plane`, of weights, of shape (channels x multiplier, kernel height, kernel width), of
 # whether each of these kernels holds a 0, and of biases; the code of `Activation` and the bits of
-# its bounds; where `microkernels.plane_code` is; then the numbers of `Planes`. Images are of shape
-# (images, channels, height, width), results (images, channels x multiplier, rows, row_length).
+# its bounds; the address that `microkernels.plane_code` returned; then the numbers of `Planes`.
+# Images are of shape (images, channels, height, width), results (images, channels x multiplier,
+# rows, row_length).
 (
     ZERO_ROW, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, ACTIVATION, LOWER, UPPER, PLANE_CODE, PLANES,
 ) = range(FIRST_OWN, FIRST_OWN + 10)  # fmt: skip
@@ -45,7 +46,7 @@ class Planes(NamedTuple):
     strides, padding : tuple of int
         Vertical and horizontal; the padding above and left of the image.
     extent, dilation : int
-        Rows and columns of a kernel, and of what it sees one apart.
+        Of the square kernel, and the distance in the image of what neighbouring weights see.
     share, total : int
         Planes that a worker takes at a time, and of all images.
     """
@@ -100,11 +101,12 @@ def convolve_planes(worker: int, words: Any, dtype: Any) -> None:
                         bias[output], dtype(first_low), dtype(first_high),
                     )  # fmt: skip
                 else:
-                    image, target = first * out.itemsize, to * out.itemsize
+                    image = words[INPUT] + first * out.itemsize
+                    target = words[OUT] + to * out.itemsize
                     given = (
-                        height, width, rows, row_length, *planes.padding, words[INPUT] + image,
+                        height, width, rows, row_length, *planes.padding, image,
                         words[ZERO_ROW], words[MASKS], words[WEIGHTS], output * kernel_size,
-                        words[OUT] + target, float(bias[output]), first_low, first_high,
+                        target, float(bias[output]), first_low, first_high,
                     )  # fmt: skip
                     call_code(words[PLANE_CODE], given)
                 if words[RESIDUAL]:

@@ -31,7 +31,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import WORD, Value, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, job_kernel
-from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, machine_code
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, code_signature, machine_code
 from portable_spdnn_cpu.jit.vectors import broadcast, clamped, multiply_add
 
 INT32 = ir.IntType(32)
@@ -42,10 +42,16 @@ NARROW_VECTORS = 4  # of a narrow plane that are computed together
 def plane_code(
     tile_rows: int, extent: int, strides: tuple[int, int], dilation: int, dtype: np.dtype[Any]
 ) -> int:
-    """Return the address at which `call_code` finds `convolve_plane`.
+    """Return the address of `convolve_plane` for `call_code`.
 
-    It is for a register tile of so many rows, 0 for narrow planes, and a kernel of an extent, with
-    strides and a dilation.
+    Parameters
+    ----------
+    tile_rows : int
+        Of a register tile; 0 for narrow planes.
+    extent, strides, dilation : int, tuple of int, int
+        Of the square kernel.
+    dtype : dtype
+        Of images, weights and results.
     """
     return machine_code(
         convolve_plane, plane_signature(tile_rows, extent, strides, dilation, dtype)
@@ -57,8 +63,7 @@ def plane_signature(
 ) -> Any:
     """Return the signature of `convolve_plane` for what `plane_code` takes."""
     constants = *((0,) * number for number in (tile_rows, extent, *strides, dilation)), dtype.type
-    numbers = *[types.intp] * 12, *[types.float64] * 3
-    return types.void(*numbers, *map(types.Omitted, constants))
+    return code_signature("i" * 12 + "fff", *constants)
 
 
 @job_kernel

@@ -9,7 +9,7 @@ import numpy as np
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart
-from portable_spdnn_cpu.jit.jobs import array_at, call_code, float_of, number_of_code
+from portable_spdnn_cpu.jit.jobs import array_at, call_code, call_code_for_integer, float_of
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, is_zen
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -22,7 +22,7 @@ from portable_spdnn_cpu.spmm.direct.code_table import (
     PANELS,
     SHIFTED_PANELS,
     code_of,
-    panel_width,
+    panel_width_part,
 )
 from portable_spdnn_cpu.spmm.direct.each_entry import LINES, MOST_NUMBERS
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -61,7 +61,6 @@ KEPT_REUSE = 4
 # second-level cache and A has LONG_ROW entries for each row on average.
 FAR_C, LONG_ROW = 1 << 25, 8
 
-_panel_width = kernel_part(panel_width)
 _adds_each_entry = kernel_part(adds_each_entry)
 _may_add_each_entry = kernel_part(may_add_each_entry)
 _lengths_vary = kernel_part(lengths_vary)
@@ -79,7 +78,7 @@ def multiply_and_finish(words: Any, begin: int, end: int, index: Any) -> bool:
         until = min(begin + together, end)
         if not multiply_by_rows(words, begin, until, index):
             return False
-        if is_finished:  # rows follow each other without a gap
+        if is_finished:  # rows follow each other without a gap, but for padding of one's own
             items = (until - begin) * row // words[ITEM]
             bounds = float_of(words[LOWER]), float_of(words[UPPER])
             call_code(words[ACTIVATION], (words[OUT] + begin * row, items, *bounds))
@@ -147,7 +146,7 @@ def multiply_few_entries(words: Any, begin: int, end: int, index: Any) -> Any:
             until = after
         if begin < until:
             given = words, begin, until, 0, n
-            valid &= number_of_code(code_of(words, EACH_ENTRY), given) != 0
+            valid &= call_code_for_integer(code_of(words, EACH_ENTRY), given) != 0
         if until < after:
             valid &= multiply_in_panels(words, until, after)
         begin = after
@@ -172,19 +171,19 @@ def multiply_in_panels(words: Any, begin: int, end: int) -> bool:
     stay_apart()  # so that there is one copy of it, for both callers
     n, few = words[COLUMNS], code_of(words, FEW_COLUMNS)
     if few:
-        return bool(number_of_code(few, (words, begin, end, 0, n)))
+        return bool(call_code_for_integer(few, (words, begin, end, 0, n)))
     lanes, valid, first = BLOCK_BYTES // words[ITEM], 1, 0
     # As `code_table.row_panels` has them.
     before = columns_before(words)
     if before:
         width = min(n + before, (MAX_VECTORS + 1) * lanes)
         code = code_of(words, SHIFTED_PANELS + (width + lanes - 1) // lanes)
-        valid = number_of_code(code, (words, begin, end, -before, width))
+        valid = call_code_for_integer(code, (words, begin, end, -before, width))
         first = width - before
     while first < n:
-        width = _panel_width(n - first, MAX_VECTORS * lanes, lanes if OVERLAPS else 0)
+        width = panel_width_part(n - first, MAX_VECTORS * lanes, lanes if OVERLAPS else 0)
         code = code_of(words, PANELS + (width + lanes - 1) // lanes)
-        valid &= number_of_code(code, (words, begin, end, first, width))
+        valid &= call_code_for_integer(code, (words, begin, end, first, width))
         first += width
     return valid != 0
 
@@ -193,8 +192,8 @@ def multiply_in_panels(words: Any, begin: int, end: int) -> bool:
 def columns_before(words: Any) -> int:
     """Return how many columns before 0 the first panel begins at, so that loads of B are of lines.
 
-    None where rows of B are not whole cache lines long and apart, and where C is large and starts
-    on a line: then non-temporal stores are worth more.
+    0 where rows of B are not whole cache lines long and apart, and where C is large and starts on a
+    line: then non-temporal stores are worth more.
     """
     itemsize = words[ITEM]
     row, before = words[COLUMNS] * itemsize, words[B] % BLOCK_BYTES

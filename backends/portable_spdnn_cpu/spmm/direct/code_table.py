@@ -1,8 +1,8 @@
-"""What a product with several columns of B runs: addresses of code for just so many columns.
+"""What a product with A as it is runs: addresses of machine code, in a table for each kind.
 
-The kernels that `kernel` has are compiled for each type of indices alone. All that knows the type
-of values or a number of vectors they call by its address in a table, which there is for each number
-of columns and type. So a first product waits for what it needs, and not for all widths.
+The kernels of `kernel` do not know the type of values, nor how many vectors a row of C has: they
+call by its address what does. There is a table for each number of columns of B, types, and way in
+which A is taken. So a first product waits for code for its columns, and not for that of all widths.
 """
 
 from __future__ import annotations
@@ -31,28 +31,40 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
 from portable_spdnn_cpu.spmm.row_ends import MOST_EACH_BYTES
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
-# Places in a table: of the job; of `convert`, which then runs before; of code that loads columns to
-# rows, stores rows as columns, and copies the rows of B in Fortran order that A meets; of what
-# multiplies entry by entry, and all columns where they are few; in CSC, of what begins rows of C,
-# multiplies whole rows of B, and finishes C; then of panels of 0, 1, ... vectors, in CSC of
-# CSC_VECTOR bytes, and of those that begin before column 0. What is never called is 0.
+# Of vectors in CSC whose panels have fewer than so many of them, and on a Zen 4 of all: rows of C
+# rarely start on cache lines, and a store across two lines is forwarded late, or not at all, to
+# loads of what it wrote. A Zen 4 stores 64 bytes as two halves: two products whose rows of C begin
+# on cache lines take 0.73 and 0.76 of the time so, 15 others 0.93 to 1.02.
+CSC_VECTOR, FEW_VECTORS = 32, 6
+# Places in a table; what the kernels never call is 0.
+#
+# JOB
+#     The kernel.
+# CONVERSION
+#     `start.convert`, which runs before where A is converted.
+# LOAD_COLUMNS, STORE_COLUMNS, MET_ROWS
+#     Where B or C is in Fortran order, and else maybe too: see `transposes`, and
+#     `copies.copy_met_rows`.
+# EACH_ENTRY, FEW_COLUMNS
+#     What multiplies entry by entry, and all columns at once where they are few.
+# BEGIN_ROWS, WHOLE_ROWS, FINISH_ROWS
+#     In CSC: see `finish`, and `kernel.multiply_whole_rows`.
+# PANELS, SHIFTED_PANELS
+#     Where the places of panels of 0, 1, ... vectors begin, in CSC of CSC_VECTOR bytes, and of
+#     those that begin before column 0.
 (
     JOB, CONVERSION, LOAD_COLUMNS, STORE_COLUMNS, MET_ROWS, EACH_ENTRY, FEW_COLUMNS,
     BEGIN_ROWS, WHOLE_ROWS, FINISH_ROWS, PANELS,
 ) = range(11)  # fmt: skip
-SHIFTED_PANELS = PANELS + 1 + max(MAX_VECTORS, CSC_BYTES // 32)
-LENGTH = SHIFTED_PANELS + MAX_VECTORS + 2
-# Bytes of vectors in CSC where a panel has few; see `kernel.multiply_by_columns`. On a Zen 4, which
-# stores 64 bytes as two halves, in all panels: two products whose rows of C begin on cache lines
-# take 0.73 and 0.76 of the time so, 15 others 0.93 to 1.02.
-CSC_VECTOR = 32
+SHIFTED_PANELS = PANELS + 1 + max(MAX_VECTORS, CSC_BYTES // CSC_VECTOR)
+TABLE_WORDS = SHIFTED_PANELS + MAX_VECTORS + 2
 OVERLAPS = not HAS_FAST_MASKS  # see `rows.Rows`
 
 
 @kernel_part
 def code_of(words: Any, place: int) -> int:
     """Return an address of the table that a job's words name."""
-    address: int = array_at(words[TABLE], LENGTH, np.int64)[place]
+    address: int = array_at(words[TABLE], TABLE_WORDS, np.int64)[place]
     return address
 
 
@@ -63,6 +75,9 @@ def panel_width(left: int, widest: int, least: int) -> int:
     """
     width = min(left, widest)
     return width - least if 0 < left - width < least else width
+
+
+panel_width_part = kernel_part(panel_width)
 
 
 def row_panels(
@@ -96,10 +111,8 @@ def few_by_rows(size: int) -> tuple[int, int] | None:
 
 
 def few_by_columns(size: int) -> tuple[int, int] | None:
-    """Return the same for CSC."""
-    if size < 32:
-        return 1, 8 if size < 16 else 16
-    return None
+    """Return the vectors, and bytes of each, of all columns in CSC; None where panels do."""
+    return for_each_entry(size) if size < CSC_VECTOR else None
 
 
 def for_each_entry(size: int) -> tuple[int, int] | None:
@@ -109,7 +122,7 @@ def for_each_entry(size: int) -> tuple[int, int] | None:
     """
     if size < 32:
         return 1, 8 if size < 16 else 16
-    return (max(1, size // 32), 32) if size <= MOST_EACH_BYTES else None
+    return (size // 32, 32) if size <= MOST_EACH_BYTES else None
 
 
 def multiplying_codes(
@@ -132,7 +145,7 @@ def multiplying_codes(
             width = panel_width(left, CSC_BYTES // dtype.itemsize, lanes)
             vectors = width // lanes
             sizes = vectors, CSC_VECTOR
-            if vectors >= 6 and not is_zen_4():
+            if vectors >= FEW_VECTORS and not is_zen_4():
                 sizes = vectors // 2, BLOCK_BYTES
             found[PANELS + vectors] = code(CSC, *sizes)
             left -= width

@@ -10,10 +10,9 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at, call_code, machine_code, pointer_at
+from portable_spdnn_cpu.jit.jobs import array_at, call_code, code_address, pointer_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.dense_layout import ALIASING, meets_few_rows, padded_row_bytes
@@ -70,11 +69,8 @@ def columns_into_rows(words: Any) -> int:
 
 @functools.cache
 def met_rows_code(is_csc: bool, dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> int:
-    """Return the address at which `call_code` finds `copy_met_rows`."""
-    constants = (0,) * is_csc, dtype.type, index_dtype.type
-    return machine_code(
-        copy_met_rows, types.void(*[types.intp] * 3, *map(types.Omitted, constants))
-    )
+    """Return the address of the machine code of `copy_met_rows`, for `call_code`."""
+    return code_address(copy_met_rows, "iii", (0,) * is_csc, dtype.type, index_dtype.type)
 
 
 @job_kernel

@@ -1,4 +1,4 @@
-"""What starts products with A as it is, for arrays of some types."""
+"""What starts products with A as it is: compiled functions and tables of code, by types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from portable_spdnn_cpu.spmm.direct import code_table, vectors
 from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import met_rows_code
-from portable_spdnn_cpu.spmm.direct.finish import beginning_code, finishing_code
+from portable_spdnn_cpu.spmm.direct.finish import begin_rows_code, finish_all_rows_code
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, OUT_BYTES, REFUSED
 from portable_spdnn_cpu.spmm.direct.start import (
     BY_COLUMNS,
@@ -43,7 +43,7 @@ JOB_BY_COLUMNS = Job(columns_kernel.multiply_csc)
 
 
 class EntryPoints:
-    """What starts jobs for arrays of some types, which callers have checked.
+    """What starts jobs for arrays of some types; callers have checked that arrays have these.
 
     Functions are compiled when they are first asked for.
 
@@ -78,7 +78,8 @@ class EntryPoints:
             How A is taken, BY_ROWS to CONVERTED.
         columns : int
         turns : bool
-            Whether it is to have the code for B or C in Fortran order; else it may.
+            Whether the table must have the code for B or C in Fortran order; without it, it may
+            have it all the same.
         """
         key = taken, columns
         address = self.addresses.get(key)
@@ -93,23 +94,27 @@ class EntryPoints:
 
     def _table(self, taken: int, columns: int) -> Array:
         """Return a table without what B or C in Fortran order takes."""
-        table = np.zeros(code_table.LENGTH, np.int64)
+        table = np.zeros(code_table.TABLE_WORDS, np.int64)
         if taken == CONVERTED:
             table[code_table.CONVERSION] = self._conversion.address
+        table[code_table.JOB] = self._job(taken, columns).address
         if columns == 1:
-            table[code_table.JOB] = self._single[taken].address
             return table
         kinds, by_columns = (self._dtype, self._index_dtype), taken == BY_COLUMNS
-        job = JOB_BY_COLUMNS if by_columns else JOBS_BY_ROWS[self._index_dtype]
-        table[code_table.JOB] = job.address
         for place, address in code_table.multiplying_codes(by_columns, columns, *kinds).items():
             table[place] = address
         if by_columns:
-            table[code_table.FINISH_ROWS] = finishing_code(self._dtype)
+            table[code_table.FINISH_ROWS] = finish_all_rows_code(self._dtype)
         if by_columns and columns * self._dtype.itemsize > CSC_BYTES:  # see `takes_whole_rows`
-            table[code_table.BEGIN_ROWS] = beginning_code(self._dtype)
+            table[code_table.BEGIN_ROWS] = begin_rows_code(self._dtype)
             table[code_table.WHOLE_ROWS] = columns_kernel.whole_rows_code(*kinds)
         return table
+
+    def _job(self, taken: int, columns: int) -> Job:
+        """Return the job for A that is taken so, and so many columns of B."""
+        if columns == 1:
+            return self._single[taken]
+        return JOB_BY_COLUMNS if taken == BY_COLUMNS else JOBS_BY_ROWS[self._index_dtype]
 
     def _add_turning(self, table: Array, taken: int) -> None:
         """Add what B or C in Fortran order takes."""
@@ -159,8 +164,7 @@ class EntryPoints:
         if not self.fill_all_words(words, table, pool.threads, *parts, B, out, held, *finish):
             return False
         words[OUT_BYTES] = max(words[OUT_BYTES], written)
-        job = self._single[BY_ROWS] if columns == 1 else JOBS_BY_ROWS[self._index_dtype]
-        pool.run_job(job, words)
+        pool.run_job(self._job(BY_ROWS, columns), words)
         return bool(words[REFUSED] == 0)
 
 

@@ -6,11 +6,10 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from portable_spdnn_cpu.activations import NONE, activate_span
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at, float_of, machine_code, pointer_at
+from portable_spdnn_cpu.jit.jobs import array_at, code_address, float_of, pointer_at
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
     BIAS,
@@ -105,19 +104,15 @@ def finish_all_rows(words: Any, dtype: Any) -> None:
 
 
 @functools.cache
-def beginning_code(dtype: np.dtype[Any]) -> int:
-    """Return the address at which `call_code` finds `begin_rows`, which takes that of the words."""
-    return machine_code(_begin_rows, _signature(dtype))
+def begin_rows_code(dtype: np.dtype[Any]) -> int:
+    """Return the address of `begin_rows` for `call_code`; it takes the address of the words."""
+    return code_address(_begin_rows, "i", dtype.type)
 
 
 @functools.cache
-def finishing_code(dtype: np.dtype[Any]) -> int:
-    """Return the same of `finish_all_rows`."""
-    return machine_code(_finish_all_rows, _signature(dtype))
-
-
-def _signature(dtype: np.dtype[Any]) -> Any:
-    return types.void(types.intp, types.Omitted(dtype.type))
+def finish_all_rows_code(dtype: np.dtype[Any]) -> int:
+    """Return the address of `finish_all_rows` for `call_code`; it takes the words' address."""
+    return code_address(_finish_all_rows, "i", dtype.type)
 
 
 @job_kernel

@@ -9,15 +9,14 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import (
     array_at,
     call_code,
-    machine_code,
+    call_code_for_integer,
+    code_address,
     next_task,
-    number_of_code,
     pointer_at,
 )
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, store_fence
@@ -34,7 +33,7 @@ from portable_spdnn_cpu.spmm.direct.code_table import (
     STORE_COLUMNS,
     WHOLE_ROWS,
     code_of,
-    panel_width,
+    panel_width_part,
 )
 from portable_spdnn_cpu.spmm.direct.columns import PASSED_OVER
 from portable_spdnn_cpu.spmm.direct.copies import (
@@ -50,7 +49,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     COLUMNS,
     COUNTERS,
     ENTRIES,
-    HAS_EPILOGUE,
     HELD,
     INDICES,
     INDPTR,
@@ -69,7 +67,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry
 
-_panel_width = kernel_part(panel_width)
 _adds_each_entry = kernel_part(adds_each_entry)
 
 
@@ -124,23 +121,21 @@ def multiply_csc(worker: int, words: Any) -> None:
     entries, rows, k, n = words[ENTRIES], words[ROWS], words[K], words[COLUMNS]
     if takes_whole_rows(entries, rows, k, n, itemsize, words[OUT_FORTRAN]):
         call_code(code_of(words, BEGIN_ROWS), (words,))
-        valid = number_of_code(code_of(words, WHOLE_ROWS), (words,)) != 0
+        valid = call_code_for_integer(code_of(words, WHOLE_ROWS), (words,)) != 0
     else:
         out, out_row = into_rows(words, scratch)
         valid = multiply_by_columns(words)
     if not valid:
         words[REFUSED] = 1
         return
-    if words[HAS_EPILOGUE]:
-        call_code(code_of(words, FINISH_ROWS), (words,))
+    call_code(code_of(words, FINISH_ROWS), (words,))
     into_columns(words, out, out_row)
 
 
 @functools.cache
 def whole_rows_code(dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> int:
-    """Return the address at which `number_of_code` finds `multiply_whole_rows`."""
-    constants = types.Omitted(dtype.type), types.Omitted(index_dtype.type)
-    return machine_code(multiply_whole_rows, types.intp(types.intp, *constants))
+    """Return the address of `multiply_whole_rows` for `call_code_for_integer`."""
+    return code_address(multiply_whole_rows, "i", dtype.type, index_dtype.type, returns=True)
 
 
 @job_kernel
@@ -183,20 +178,18 @@ def multiply_whole_rows(address: int, dtype: Any, index_dtype: Any) -> int:
 def multiply_by_columns(words: Any) -> bool:
     """Multiply all columns of CSC by all columns of B, at least two: in panels, or entry by entry.
 
-    Vectors have 32 bytes where a panel has few, and on a Zen 4 in all: rows of C rarely start on
-    cache lines, and a store across two lines is forwarded late, or not at all, to loads of what it
-    wrote.
+    What vectors panels have `code_table` says.
     """
     itemsize, k, n = words[ITEM], words[K], words[COLUMNS]
     code = code_of(words, FEW_COLUMNS)
     if _adds_each_entry(words[ENTRIES], k, n * itemsize):
         code = code_of(words, EACH_ENTRY)
     if code:
-        return bool(number_of_code(code, (words, 0, k, 0, n)))
+        return bool(call_code_for_integer(code, (words, 0, k, 0, n)))
     lanes, valid, first = CSC_VECTOR // itemsize, 1, 0
     while first < n:
-        width = _panel_width(n - first, CSC_BYTES // itemsize, lanes)
+        width = panel_width_part(n - first, CSC_BYTES // itemsize, lanes)
         panel = code_of(words, PANELS + width // lanes)
-        valid &= number_of_code(panel, (words, 0, k, first, width))
+        valid &= call_code_for_integer(panel, (words, 0, k, first, width))
         first += width
     return valid != 0

@@ -16,7 +16,7 @@ from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import intrinsic, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart
-from portable_spdnn_cpu.jit.jobs import machine_code, pointer_at
+from portable_spdnn_cpu.jit.jobs import code_address, pointer_at
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
 from portable_spdnn_cpu.spmm.direct.each_entry import EntriesOfColumns, EntriesOfRows
@@ -48,14 +48,20 @@ def multiplying_code(
     dtype: np.dtype[Any],
     index_dtype: np.dtype[Any],
 ) -> int:
-    """Return the address at which `number_of_code` finds `multiply_columns`.
+    """Return the address of the machine code of `multiply_columns`, for `call_code_for_integer`.
 
-    `form`, `vectors` and `vector_bytes` are as `multiply` has them.
+    Parameters
+    ----------
+    form : tuple
+        As `multiply` has it.
+    vectors, vector_bytes : int
+        How many vectors so many columns take, and the bytes of each, a multiple of LEAST_BYTES.
+    dtype, index_dtype : dtype
+        Of values, and of offsets and indices.
     """
     sizes = (0,) * vectors, (0,) * (vector_bytes // LEAST_BYTES)
     constants = form, *sizes, dtype.type, index_dtype.type
-    signature = types.intp(*[types.intp] * 5, *map(types.Omitted, constants))
-    return machine_code(multiply_columns, signature)
+    return code_address(multiply_columns, "i" * 5, *constants, returns=True)
 
 
 @job_kernel

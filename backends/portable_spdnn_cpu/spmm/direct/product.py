@@ -180,7 +180,9 @@ def _multiply_small(
     if entry_points is None:
         return None
     taken = TAKEN[form]
-    table = entry_points.addresses.get((taken, columns)) or entry_points.table(taken, columns)
+    turns = columns > 1 and B.strides[1] != dtype.itemsize
+    table = not turns and entry_points.addresses.get((taken, columns))
+    table = table or entry_points.table(taken, columns, turns)
     if residual is not None:
         of_out = (rows,) if is_vector else (rows, columns)
         if type(residual) is not ndarray or residual.dtype is not dtype or residual.shape != of_out:

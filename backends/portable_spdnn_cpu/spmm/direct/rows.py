@@ -72,7 +72,7 @@ class Rows(SparseMicrokernel):
         places = builder.or_(builder.or_(words[OUT], self.out), words[OUT_ROW])
         low = builder.and_(places, self.number(BLOCK_BYTES - 1))
         is_aligned = builder.icmp_signed("==", low, self.zero)
-        # By `finish_rows`, or here, where there is a residual, which may be C itself.
+        # By an activation, or here, where there is a residual, which may be C itself.
         is_read = builder.or_(builder.not_(self.bounded), self.has_residual)
         is_read = builder.and_(self.finishes, is_read)
         is_vast = builder.icmp_signed(">=", words[OUT_BYTES], self.number(NONTEMPORAL_BYTES))
@@ -154,7 +154,7 @@ class Rows(SparseMicrokernel):
                     held[0] = self.load_some(kind, residual, self.first_mask)
                 for slot, before in zip(slots, held, strict=True):
                     builder.store(self.plus(builder.load(slot), before), slot)
-            # Bounds follow an activation, which `finish_rows` applies.
+            # Bounds follow an activation, which callers apply.
             with builder.if_then(self.bounded):
                 bounds = [self.spread(self.bound(word), kind.count) for word in (LOWER, UPPER)]
                 for slot in slots:

@@ -250,14 +250,12 @@ def convert(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def run_jobs(taken: int, words: Any) -> bool:
-    """Run the job of a table, after the one that converts A where it is to be converted.
+def run_jobs(words: Any) -> bool:
+    """Run the job of a table, after the one that converts A if the table has one.
 
-    Returns false where either fails, A is refused, or the table is not for what is `taken`.
+    Returns false where either fails, or A is refused.
     """
     converting = code_of(words, CONVERSION)
-    if (taken == CONVERTED) != (converting != 0):
-        return False
     if converting and (run_share(converting, 0, words.ctypes.data) or words[REFUSED]):
         return False
     failed = run_share(code_of(words, JOB), 0, words.ctypes.data)
@@ -269,7 +267,7 @@ def run_alone(
     table: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
     zeroed: bool,
 ) -> bool:  # fmt: skip
-    """Compute C on the calling thread by the job of a table, which is that for `taken`.
+    """Compute C on the calling thread by the job of a table, which was made for `taken`.
 
     `table` is the table's address. `zeroed`: whether C holds zeros. Returns false where
     `fill_words` does, and for invalid indices.
@@ -279,7 +277,7 @@ def run_alone(
         return False
     words[HOLDS_ZEROS], words[HELD] = zeroed, 0
     words[HAS_EPILOGUE] = words[FINISHES_LATER] = 0
-    return run_jobs(taken, words)
+    return run_jobs(words)
 
 
 @kernel
@@ -292,7 +290,7 @@ def run_alone_with_epilogue(
     if words[REFUSED]:
         return False
     fill_epilogue(words, taken, held, code, bias, lower, upper)
-    return run_jobs(taken, words)
+    return run_jobs(words)
 
 
 @kernel

@@ -32,9 +32,10 @@ LOAD_COLUMNS, STORE_COLUMNS
     Addresses of the code that copies columns to rows, and rows to columns, which B, C and a
     residual in Fortran order take; 0 as long as none was: see `spmm.transposes`.
 WHOLE, REST
-    Where PANEL_WORDS words begin of whole panels, and of what is left of the columns: VECTORS of
-    such a panel, and where the code for it is that the kernel calls; 0 where there is no such
-    panel, or where this code is not called.
+    The first of PANEL_WORDS words about whole panels, and about the last, narrower one: its
+    VECTORS, and the addresses of `panels.copy_rows`, `row_loops.sum_rows` and
+    `row_loops.finish_rows` for so many; 0 where there is no such panel, and where panels are not
+    copied, or no sums wait in memory.
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
 OUT_BYTES
@@ -56,8 +57,8 @@ VECTORS, COPY_ROWS, SUM_ROWS, FINISH_ROWS, PANEL_WORDS = range(5)
 REST = WHOLE + PANEL_WORDS
 FIRST_PART = REST + PANEL_WORDS
 # Words of each part, from FIRST_PART on: its rows, how many blocks they have, and the arrays of
-# `packing.StreamPart`. Where A is not packed there is one, and VISITS, OFFSETS and VALUES are A's
-# indptr, indices and data.
+# `packing.StreamPart`. Where A is not packed there is one block, FIRST_VISIT is 0, and VISITS,
+# OFFSETS and VALUES are A's indptr, indices and data.
 (
     BEGIN, END, BLOCKS, VISITS, FIRST_VISIT, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS,
 ) = range(9)  # fmt: skip

@@ -28,10 +28,10 @@ from portable_spdnn_cpu.jit.jobs import (
     LENGTH,
     array_at,
     call_code,
+    call_code_for_integer,
     float_of,
     job,
     next_task,
-    number_of_code,
 )
 from portable_spdnn_cpu.layout.large_results import (
     NONTEMPORAL_BYTES,
@@ -205,7 +205,7 @@ def multiply_panels(
                 stored, skipped, tile, later, sums_are_far, out, out_stride, words[BIAS], residual,
                 residual_stride, bounded, lower, upper, nontemporal, prefetches,
             )  # fmt: skip
-            stop = number_of_code(words[kind + FINISH_ROWS], finished)
+            stop = call_code_for_integer(words[kind + FINISH_ROWS], finished)
             if code > RELU:
                 for place in range(top, stop):
                     row = place

@@ -42,13 +42,13 @@ class RowsLoop:
     Parameters
     ----------
     builder
-        llvmlite's, at the beginning of the function.
+        llvmlite's, where the loop is to begin.
     vectors, vector_bytes, halved
         As `RowsEmitter` has them.
     element
         Numba's type of values.
     given : SimpleNamespace
-        The function's arguments, LLVM values, by the names that `row_loops` gives them.
+        LLVM values, by the names that `row_loops` gives them.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch
-from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, call_code, machine_code
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at, call_code, code_address
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen, is_zen_4
 from portable_spdnn_cpu.layout.large_results import MIB
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -45,9 +45,8 @@ AHEAD_LINES = 48
 
 @functools.cache
 def copying_code(vectors: int, dtype: np.dtype[Any]) -> int:
-    """Return the address at which `call_code` finds `copy_rows`, for a panel of so many vectors."""
-    constants = types.Omitted((0,) * vectors), types.Omitted(dtype.type)
-    return machine_code(copy_rows, types.void(*[types.intp] * 7, *constants))
+    """Return the address of `copy_rows` for `call_code`, for a panel of so many vectors."""
+    return code_address(copy_rows, "i" * 7, (0,) * vectors, dtype.type)
 
 
 @job_kernel

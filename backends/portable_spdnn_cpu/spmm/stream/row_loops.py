@@ -1,8 +1,9 @@
-"""Kernels that add rows of weights to a panel's sums, or finish them: code for one width each.
+"""Kernels that multiply rows of weights by a panel, each compiled for one width.
 
-The kernels of streamed products and of convolutions, compiled once for all widths, call them by
-address (`jit.jobs.call_code`). So the loops that `loop_emitters` emits have all registers, and code
-for a further width is compiled in a third of a second.
+One adds to sums that wait in memory, one writes finished rows of C. The kernels of streamed
+products and of convolutions, compiled once for all widths, call them by address
+(`jit.jobs.call_code`). So the loops that `loop_emitters` emits have all registers, and code for a
+further width is compiled in a third of a second.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, job_kernel
-from portable_spdnn_cpu.jit.jobs import machine_code
+from portable_spdnn_cpu.jit.jobs import code_address, code_signature, machine_code
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.loop_emitters import FinishedRowsLoop, RowsLoop
 from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, GIVEN
@@ -27,7 +28,7 @@ HALF_LINE = BLOCK_BYTES // 2
 def summing_code(
     vectors: int, dtype: np.dtype[Any], halved: bool = False, vector_bytes: int = BLOCK_BYTES
 ) -> int:
-    """Return the address at which `call_code` finds `sum_rows`.
+    """Return the address of `sum_rows` for `call_code`.
 
     Parameters
     ----------
@@ -40,7 +41,8 @@ def summing_code(
     vector_bytes : int
         Of a vector, a register or several: 32 or 64.
     """
-    return machine_code(sum_rows, sum_signature(vectors, dtype, halved, vector_bytes))
+    constants = (0,) * vectors, (0,) * (vector_bytes // HALF_LINE), (0,) * halved, dtype.type
+    return code_address(sum_rows, "i" * 10, *constants)
 
 
 @functools.cache
@@ -52,7 +54,7 @@ def finishing_code(
     halved: bool = False,
     vector_bytes: int = BLOCK_BYTES,
 ) -> int:
-    """Return the address at which `call_code` finds `finish_rows`.
+    """Return the address of `finish_rows` for `call_code_for_integer`.
 
     Parameters
     ----------
@@ -69,12 +71,6 @@ def finishing_code(
     return machine_code(finish_rows, signature)
 
 
-def sum_signature(vectors: int, dtype: np.dtype[Any], halved: bool, vector_bytes: int) -> Any:
-    """Return the signature of `sum_rows` for what `summing_code` takes."""
-    constants = (0,) * vectors, (0,) * (vector_bytes // HALF_LINE), (0,) * halved, dtype.type
-    return types.void(*[types.intp] * 10, *map(types.Omitted, constants))
-
-
 def finish_signature(
     vectors: int,
     dtype: np.dtype[Any],
@@ -86,8 +82,7 @@ def finish_signature(
     """Return the signature of `finish_rows` for what `finishing_code` takes."""
     lengths = vectors, vector_bytes // HALF_LINE, halved, skips
     constants = *((0,) * length for length in lengths), form, dtype.type
-    numbers = *[types.intp] * 20, types.float64, types.float64, types.intp, types.intp
-    return types.intp(*numbers, *map(types.Omitted, constants))
+    return code_signature("i" * 20 + "ffii", *constants, returns=True)
 
 
 @job_kernel

@@ -223,18 +223,18 @@ def test_an_invalid_index_is_refused_where_a_is_converted(epilogue: Any) -> None
             assert multiply(pool, "csc converted", A, B, epilogue) is None
 
 
-def test_the_job_that_converts_goes_with_how_a_is_taken() -> None:
-    A, B = matrix(3, (10, 12), 0.5), np.ones((12, 3), np.float32)
-    points: Any = entry_points.compiled(A.dtype, A.indices.dtype, 2)
-    by_rows, converted = (points.table(taken, 3) for taken in (start.BY_ROWS, start.CONVERTED))
-    out = np.empty((10, 3), np.float32)
-    operands = A.indptr, A.indices, A.data, B, out
-    assert points.run_alone(by_rows, *operands, start.BY_ROWS, False)
-    assert not points.run_alone(converted, *operands, start.BY_ROWS, False)
-    A = sp.csc_array(A)
-    operands = A.indptr, A.indices, A.data, B, out
-    assert points.run_alone(converted, *operands, start.CONVERTED, False)
-    assert not points.run_alone(by_rows, *operands, start.CONVERTED, False)
+def test_a_product_takes_the_same_path_again() -> None:
+    """B in Fortran order, of A in CSC with few entries, by which another way is found faster."""
+    A = sp.random_array(
+        (100, 100), density=0.01, format="csc", dtype=np.float32, rng=np.random.default_rng(1)
+    )
+    B = np.asfortranarray(np.random.default_rng(2).uniform(-1, 1, (100, 299)).astype(np.float32))
+    first, *others = (product.multiply_as_given(POOLS[0], A, B, None, None) for _ in range(3))
+    assert first is not None
+    small = product._multiply_small("csc", A.shape, A.indptr, A.indices, A.data, B, None)
+    for C in (*others, small):
+        assert C is not None
+        np.testing.assert_array_equal(C, first)
 
 
 @pytest.mark.parametrize("taken", [start.BY_ROWS, start.BY_COLUMNS, start.CONVERTED])

@@ -85,7 +85,7 @@ BOTH_FORMS = {
 @functools.cache
 def table_of(kernel: Any, dtype: np.dtype[Any], index: np.dtype[Any]) -> np.ndarray:
     """Return a table that names a kernel as the job."""
-    table = np.zeros(code_table.LENGTH, np.int64)
+    table = np.zeros(code_table.TABLE_WORDS, np.int64)
     table[code_table.JOB] = Job(kernel, dtype.type, index.type).address
     return table
 

@@ -192,8 +192,7 @@ def convolve_panels(
         count = min(size, end - position)
         source = base + position
         # Whether whole vectors may be loaded: all lie in memory, and few lanes see nothing. Not in
-        # narrower panels: where rows are not a constant apart, images of 64 channels took a
-        # twentieth longer.
+        # the last panel if it is narrower: ten convolutions took 0.99 to 1.02 of the time so.
         is_readable = source + words[MIN_SOURCE] >= 0
         is_readable &= source + words[MAX_SOURCE] + size <= readable_items
         is_whole = apart == size and is_readable and find_edges(task, position, size, edges)

@@ -37,8 +37,9 @@ DENSE_TO_IF_UNKNOWN = 128
 SORTED_TO_IF_UNKNOWN = 64
 # For each thread: many, so that all end at about the same time, if of some tens of microseconds.
 CHUNKS, MIN_PRODUCTS = 128, 1 << 13
-# Multiply-adds of dense kernels that take as long as that of a sparse product: see `worth_waking`.
-DENSE_FOR_PRODUCT = 64
+# Multiply-adds of dense kernels for each of a sparse product, as `worth_waking` counts: from 50,000
+# on two threads of a Zen 3 took less time than one.
+DENSE_FOR_PRODUCT = 192
 
 
 class RowBin(NamedTuple):

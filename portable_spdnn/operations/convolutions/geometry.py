@@ -234,7 +234,9 @@ def checked_image_shape(name: str, shape: Any, dimensions: int) -> tuple[int, ..
     given = _items(shape)
     if given is None or len(given) != 2 + dimensions:
         raise InputError(f"{name} is {shown(shape)}; {IMAGE_AXES[dimensions]} is expected")
-    return tuple(checked_count(name, each, least=0) for each in given)
+    axes = IMAGE_AXES[dimensions].strip("()").split(", ")
+    named = zip(axes, given, strict=True)
+    return tuple(checked_count(f"{name}: {axis}", each, least=0) for axis, each in named)
 
 
 def _by(extents: Sequence[int]) -> str:

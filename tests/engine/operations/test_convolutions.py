@@ -80,6 +80,13 @@ def test_where_channels_come_last_errors_name_a_transpose() -> None:
         backend.conv2d_handle(weights, (2, 8, 9, 3))
 
 
+@pytest.mark.parametrize("height", [9.5, -9, "9", None])
+def test_the_axis_of_a_shape_that_is_wrong_is_named(height: Any) -> None:
+    shown = r"conv2d: input_shape: height is .*; it must be a whole number, at least 0"
+    with pytest.raises(ps.InputError, match=shown):
+        ps.get_backend("scipy").conv2d_handle(np.ones((4, 3, 3, 3)), (2, 3, height, 8))
+
+
 def test_handles_stay_in_their_process() -> None:
     handle = ps.get_backend("scipy").conv1d_handle(np.ones((1, 1, 2)), (1, 1, 4))
     with pytest.raises(TypeError, match="pickle the weights"):

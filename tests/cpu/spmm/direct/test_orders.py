@@ -79,12 +79,12 @@ def test_many_rows_of_b_are_turned_some_at_a_time(columns: int, dtype: Any) -> N
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("form", ["csr", "csc", "csc converted"])
 def test_of_b_in_fortran_order_few_rows_may_be_met(form: str, dtype: Any, index: Any) -> None:
     k, entries, rng = 700, 60, np.random.default_rng(0)
     assert meets_few_rows(entries, k)
     parts = rng.uniform(-1, 1, entries), (rng.integers(0, 9, entries), rng.integers(0, k, entries))
-    A: Any = sp.coo_array(parts, shape=(9, k)).astype(dtype).asformat(form)
+    A: Any = sp.coo_array(parts, shape=(9, k)).astype(dtype).asformat(form[:3])
     A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
     for columns in (2, 5, 16, 17, 33, 100, 129, 200):
         B = np.array(rng.uniform(-1, 1, (k, columns)), dtype, order="F")

@@ -31,10 +31,11 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
 from portable_spdnn_cpu.spmm.row_ends import MOST_EACH_BYTES
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
-# Of vectors in CSC whose panels have fewer than so many of them, and on a Zen 4 of all: rows of C
-# rarely start on cache lines, and a store across two lines is forwarded late, or not at all, to
-# loads of what it wrote. A Zen 4 stores 64 bytes as two halves: two products whose rows of C begin
-# on cache lines take 0.73 and 0.76 of the time so, 15 others 0.93 to 1.02.
+# In CSC: bytes of the vectors of panels that have fewer than FEW_VECTORS of them, and on a Zen 4 of
+# all panels; in others two such vectors are one. Rows of C rarely start on cache lines, and a store
+# across two lines is forwarded late, or not at all, to loads of what it wrote. A Zen 4 stores 64
+# bytes as two halves: two products whose rows of C begin on cache lines take 0.73 and 0.76 of the
+# time so, 15 others 0.93 to 1.02.
 CSC_VECTOR, FEW_VECTORS = 32, 6
 # Places in a table; what the kernels never call is 0.
 #

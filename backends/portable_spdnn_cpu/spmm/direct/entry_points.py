@@ -121,9 +121,8 @@ class EntryPoints:
         kinds = self._dtype, self._index_dtype
         table[code_table.STORE_COLUMNS] = storing_code(self._dtype)
         table[code_table.MET_ROWS] = met_rows_code(taken == BY_COLUMNS, *kinds)
-        table[code_table.LOAD_COLUMNS] = loading_code(
-            self._dtype
-        )  # last: it says that all are there
+        loading = loading_code(self._dtype)
+        table[code_table.LOAD_COLUMNS] = loading  # last: it says that all are there
 
     @cached_property
     def run_alone(self) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numba.core import types
 
+from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn.sparse_arrays import are_extents, unchecked_csr
 from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel
 from portable_spdnn_cpu.jit.intrinsics import trailing_zeros
@@ -41,24 +42,25 @@ def multiply_as_given(A: Any, B: Any) -> sp.csr_array | None:
     Parameters
     ----------
     A, B : anything
-        Taken where they are SciPy's canonical matrices in CSR, or small ones in CSC, with values of
-        one type, and C is of few multiply-adds and columns.
+        Taken where they are SciPy's canonical matrices in CSR, or small ones in CSC, of real
+        values, and C is of few multiply-adds and columns.
     """
     left, right = _plain_parts(A), _plain_parts(B)
     if left is None or right is None:
         return None
     (rows, inner), columns = A.shape, B.shape[1]
-    dtype, entries = left[2].dtype, (left[2].size, right[2].size)
-    if dtype != right[2].dtype or inner != B.shape[0] or columns > MOST_COLUMNS:
+    if inner != B.shape[0] or columns > MOST_COLUMNS:
         return None
+    entries = left[2].size, right[2].size
     expected = entries[0] * entries[1] / max(1, inner)  # multiply-adds
     if expected > 2 * MOST_PRODUCTS or max(entries) > 4 * MOST_PRODUCTS:
         return None  # to look at each entry would take longer than it saves
-    index = left[1].dtype
-    if len({array.dtype for array in (*left[:2], *right[:2])}) > 1:
-        index = np.dtype(np.int64)
+    index, _, dtype, *_ = kinds = [part.dtype for part in (*left, *right)]
+    if kinds != 2 * [index, index, dtype] or dtype not in VALUE_TYPES:
+        dtype = common_dtype("spgemm", A=left[2], B=right[2])
+        index = np.result_type(*left[:2], *right[:2])
         left, right = (
-            (indptr.astype(index, copy=False), indices.astype(index, copy=False), data)
+            (indptr.astype(index), indices.astype(index), data.astype(dtype))
             for indptr, indices, data in (left, right)
         )
     count, fill = _functions(dtype, index)
@@ -82,12 +84,16 @@ def _plain_parts(matrix: Any) -> tuple[Array, Array, Array] | None:
     if not (by_columns or type(matrix) in CSR_KINDS) or not are_extents(matrix.shape):
         return None
     indptr, indices, data = parts = matrix.indptr, matrix.indices, matrix.data
-    for array, kinds in ((indptr, INDEX_TYPES), (indices, INDEX_TYPES), (data, VALUE_TYPES)):
-        if type(array) is not np.ndarray or array.ndim != 1 or array.dtype not in kinds:
+    for array in parts:
+        if type(array) is not np.ndarray or array.ndim != 1:
             return None
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned):
             return None
+    if indptr.dtype not in INDEX_TYPES or indices.dtype not in INDEX_TYPES:
+        return None
+    if data.dtype.kind not in "fiub":
+        return None
     if indptr.size != matrix.shape[by_columns] + 1 or indices.size != data.size:
         return None
     if not by_columns:

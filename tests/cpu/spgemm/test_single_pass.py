@@ -152,8 +152,7 @@ def test_other_operands_go_another_way() -> None:
     listed = B.copy()
     listed.data = B.data.tolist()
     others = [
-        B.toarray(), B.tocoo(), B.astype(np.float64), B.astype(np.int32), wide, strided, masked,
-        listed, B[:-1], 3,
+        B.toarray(), B.tocoo(), B.astype(complex), wide, strided, masked, listed, B[:-1], 3,
     ]  # fmt: skip
     for other in others:
         assert multiply_as_given(A, other) is None
@@ -162,6 +161,20 @@ def test_other_operands_go_another_way() -> None:
         C = multiply_as_given(left, sp.csr_matrix(B))
         assert type(C) is sp.csr_array
         same_bits(C, two_phases(A, B))
+
+
+@pytest.mark.parametrize("second", ["f4", "f8", ">f4", "i1", "i4", "u8", "?", "f2"])
+@pytest.mark.parametrize("first", ["f4", "f8", "i8"])
+def test_values_of_other_types_are_converted(first: str, second: str) -> None:
+    A, B = operands()
+    A.data, B.data = (8 * A.data).astype(first), (8 * B.data).astype(second)
+    C = multiply_as_given(A, B)
+    assert C is not None
+    expected = two_phases(A, B)
+    assert C.dtype == expected.dtype
+    same_bits(C, expected)
+    sums = A.astype(np.float64).toarray() @ B.astype(np.float64).toarray()
+    np.testing.assert_allclose(C.toarray(), sums, rtol=1e-4, atol=1e-4)
 
 
 def test_transposes_in_csc_are_converted() -> None:

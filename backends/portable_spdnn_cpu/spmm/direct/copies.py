@@ -106,8 +106,9 @@ def copy_row(words: Any, number: int, scratch: int, width: int, dtype: Any) -> N
     n, apart = words[COLUMNS], words[B_ROW]
     itemsize = array_at(0, 1, dtype).itemsize
     target = array_at(scratch + number * width * itemsize, width, dtype)
+    source = words[B] + number * itemsize  # not in the loop: LLVM would load the word each time
     for column in range(n):
-        target[column] = array_at(words[B] + column * apart + number * itemsize, 1, dtype)[0]
+        target[column] = array_at(source + column * apart, 1, dtype)[0]
     for column in range(n, width):
         target[column] = 0
 

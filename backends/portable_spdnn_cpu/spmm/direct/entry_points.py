@@ -50,7 +50,7 @@ class EntryPoints:
     Attributes
     ----------
     addresses : dict
-        What `table` returned, by how A is taken and the number of columns.
+        What `table` returned, by what it was given.
     """
 
     def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
@@ -63,7 +63,7 @@ class EntryPoints:
         self._single = by_rows, by_columns, by_rows
         self._conversion = Job(convert, *kinds)
         self._tables: dict[tuple[int, int], Array] = {}
-        self.addresses: dict[tuple[int, int], int] = {}
+        self.addresses: dict[tuple[int, int, bool], int] = {}
         item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
         indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
         B = types.Array(item, dimensions, "A", True, aligned=False)
@@ -81,15 +81,15 @@ class EntryPoints:
             Whether the table must have the code for B or C in Fortran order; without it, it may
             have it all the same.
         """
-        key = taken, columns
-        address = self.addresses.get(key)
-        if address is None or (turns and not self._tables[key][code_table.LOAD_COLUMNS]):
-            table = self._tables.get(key)
+        address = self.addresses.get((taken, columns, turns))
+        if address is None:
+            table = self._tables.get((taken, columns))
             if table is None:  # of two threads that make one, both take the first
-                table = self._tables.setdefault(key, self._table(taken, columns))
+                made = self._table(taken, columns)
+                table = self._tables.setdefault((taken, columns), made)
             if turns:
                 self._add_turning(table, taken)
-            address = self.addresses[key] = address_of(table)
+            address = self.addresses[taken, columns, turns] = address_of(table)
         return address
 
     def _table(self, taken: int, columns: int) -> Array:

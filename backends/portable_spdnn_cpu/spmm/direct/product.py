@@ -181,8 +181,8 @@ def _multiply_small(
         return None
     taken = TAKEN[form]
     turns = columns > 1 and B.strides[1] != dtype.itemsize
-    table = not turns and entry_points.addresses.get((taken, columns))
-    table = table or entry_points.table(taken, columns, turns)
+    key = taken, columns, turns
+    table = entry_points.addresses.get(key) or entry_points.table(*key)
     if residual is not None:
         of_out = (rows,) if is_vector else (rows, columns)
         if type(residual) is not ndarray or residual.dtype is not dtype or residual.shape != of_out:

@@ -20,7 +20,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.core import types
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_cpu.jit.compilation import (
@@ -31,7 +30,7 @@ from portable_spdnn_cpu.jit.compilation import (
     kernel_part,
 )
 from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
-from portable_spdnn_cpu.jit.jobs import array_at, call_code, machine_code
+from portable_spdnn_cpu.jit.jobs import array_at, call_code, code_address
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
 # The places of activations in `ACTIVATIONS`.
@@ -87,9 +86,7 @@ def activation_code(name: str, dtype: np.dtype[Any]) -> int:
     place = ACTIVATIONS.index(name)
     if place <= RELU:
         return place
-    span = types.intp, types.intp, types.float64, types.float64
-    constants = types.Omitted(place), types.Omitted(dtype.type)
-    return machine_code(activate_items, types.void(*span, *constants))
+    return code_address(activate_items, "iiff", place, dtype.type)
 
 
 SQRT_HALF = math.sqrt(0.5)

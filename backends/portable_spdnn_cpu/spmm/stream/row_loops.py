@@ -21,7 +21,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.loop_emitters import FinishedRowsLoop, RowsLoop
 from portable_spdnn_cpu.spmm.stream.packing import BY_OFFSETS, GIVEN
 
-HALF_LINE = BLOCK_BYTES // 2
+LEAST_VECTOR = 16  # bytes, as with SSE2: sizes of vectors are told in units of these
 
 
 @functools.cache
@@ -39,9 +39,9 @@ def summing_code(
     halved : bool
         Whether only the first half of the last vector is computed: no column is in the other.
     vector_bytes : int
-        Of a vector, a register or several: 32 or 64.
+        Of a vector, a register or several: 16, 32 or 64.
     """
-    constants = (0,) * vectors, (0,) * (vector_bytes // HALF_LINE), (0,) * halved, dtype.type
+    constants = (0,) * vectors, (0,) * (vector_bytes // LEAST_VECTOR), (0,) * halved, dtype.type
     return code_address(sum_rows, "i" * 10, *constants)
 
 
@@ -80,7 +80,7 @@ def finish_signature(
     vector_bytes: int,
 ) -> Any:
     """Return the signature of `finish_rows` for what `finishing_code` takes."""
-    lengths = vectors, vector_bytes // HALF_LINE, halved, skips
+    lengths = vectors, vector_bytes // LEAST_VECTOR, halved, skips
     constants = *((0,) * length for length in lengths), form, dtype.type
     return code_signature("i" * 20 + "ffii", *constants, returns=True)
 
@@ -89,7 +89,7 @@ def finish_signature(
 def sum_rows(
     visits: int, top: int, stop: int, offsets: int, values: int, entry: int, panel: int, sums: int,
     later: int, far: int,
-    vectors: tuple[int, ...], halves: tuple[int, ...], halved: tuple[int, ...], dtype: Any,
+    vectors: tuple[int, ...], units: tuple[int, ...], halved: tuple[int, ...], dtype: Any,
 ) -> None:  # fmt: skip
     """Add the entries of packed rows in a block, times a panel, to the sums of these rows.
 
@@ -106,15 +106,15 @@ def sum_rows(
         Not 0: start with the sums that are there, and not with 0.
     far : int
         Not 0: sums of rows that come next are prefetched.
-    vectors, halves, halved : tuple
+    vectors, units, halved : tuple
         Their lengths, which Numba knows as it compiles, are those of a panel in vectors and of a
-        vector in HALF_LINE bytes; of `halved` it is 1 if only the first half of the last vector is
-        computed, else 0.
+        vector in units of LEAST_VECTOR bytes; of `halved` it is 1 if only the first half of the
+        last vector is computed, else 0.
     dtype : type
         Of values.
     """
     _emit_sums(
-        vectors, halves, halved, dtype,
+        vectors, units, halved, dtype,
         visits, top, stop, offsets, values, entry, panel, sums, later != 0, far != 0,
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ def finish_rows(
     stride: int, panels: int, columns: int, skipped: int, sums: int, later: int, far: int,
     out: int, out_stride: int, bias: int, residual: int, residual_stride: int,
     bounded: int, lower: float, upper: float, nontemporal: int, prefetches: int,
-    vectors: tuple[int, ...], halves: tuple[int, ...], halved: tuple[int, ...],
+    vectors: tuple[int, ...], units: tuple[int, ...], halved: tuple[int, ...],
     skips: tuple[int, ...], form: tuple[int, ...], dtype: Any,
 ) -> int:  # fmt: skip
     """Sum as `sum_rows` does, and write rows of C.
@@ -134,7 +134,7 @@ def finish_rows(
 
     Parameters
     ----------
-    visits, top, offsets, values, entry, panel, sums, later, far, vectors, halves, halved, dtype
+    visits, top, offsets, values, entry, panel, sums, later, far, vectors, units, halved, dtype
         As `sum_rows` has them. Of rows as given `far` is of no account.
     stop : int
         The visit before which to stop.
@@ -164,7 +164,7 @@ def finish_rows(
         `entry` is of no account.
     """
     stopped: int = _emit_finished_rows(
-        vectors, halves, halved, skips, form, dtype, visits, top, stop, offsets, values, entry,
+        vectors, units, halved, skips, form, dtype, visits, top, stop, offsets, values, entry,
         panel, stride, panels, columns, skipped, sums, later != 0, far != 0, out, out_stride, bias,
         residual, residual_stride, bounded != 0, dtype(lower), dtype(upper), nontemporal != 0,
         prefetches != 0,
@@ -174,18 +174,18 @@ def finish_rows(
 
 @intrinsic
 def _emit_sums(
-    typingctx: Any, vectors: Any, halves: Any, halved: Any, dtype: Any, visits: Any, top: Any,
+    typingctx: Any, vectors: Any, units: Any, halved: Any, dtype: Any, visits: Any, top: Any,
     stop: Any, offsets: Any, values: Any, entry: Any, panel: Any, sums: Any, later: Any, far: Any,
 ) -> Emission:  # fmt: skip
     word, bit = types.intp, types.boolean
-    signature = types.void(vectors, halves, halved, dtype, *[word] * 8, bit, bit)
+    signature = types.void(vectors, units, halved, dtype, *[word] * 8, bit, bit)
     names = (
         "visits", "top", "stop", "offsets", "values", "entry", "panel", "sums", "later", "far",
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given = SimpleNamespace(**dict(zip(names, args[4:], strict=True)))
-        size, half = len(halves) * HALF_LINE, len(halved) > 0
+        size, half = len(units) * LEAST_VECTOR, len(halved) > 0
         rows = RowsLoop(builder, len(vectors), size, half, dtype.dtype, given)
         rows.each_packed(rows.sum)
         return context.get_dummy_value()
@@ -195,7 +195,7 @@ def _emit_sums(
 
 @intrinsic
 def _emit_finished_rows(
-    typingctx: Any, vectors: Any, halves: Any, halved: Any, skips: Any, form: Any, dtype: Any,
+    typingctx: Any, vectors: Any, units: Any, halved: Any, skips: Any, form: Any, dtype: Any,
     visits: Any, top: Any, stop: Any, offsets: Any, values: Any, entry: Any, panel: Any,
     stride: Any, panels: Any, columns: Any, skipped: Any, sums: Any, later: Any, far: Any, out: Any,
     out_stride: Any, bias: Any, residual: Any, residual_stride: Any, bounded: Any, lower: Any,
@@ -203,7 +203,7 @@ def _emit_finished_rows(
 ) -> Emission:  # fmt: skip
     word, bit, element = types.intp, types.boolean, dtype.dtype
     signature = word(
-        vectors, halves, halved, skips, form, dtype, *[word] * 12, bit, bit, *[word] * 5, bit,
+        vectors, units, halved, skips, form, dtype, *[word] * 12, bit, bit, *[word] * 5, bit,
         element, element, bit, bit,
     )  # fmt: skip
     names = (
@@ -214,7 +214,7 @@ def _emit_finished_rows(
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given = SimpleNamespace(**dict(zip(names, args[6:], strict=True)))
-        size, half = len(halves) * HALF_LINE, len(halved) > 0
+        size, half = len(units) * LEAST_VECTOR, len(halved) > 0
         rows = FinishedRowsLoop(
             builder, len(vectors), size, half, element, given, skips=len(skips) > 0
         )

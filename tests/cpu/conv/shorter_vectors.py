@@ -1,4 +1,4 @@
-"""Run in a process of its own: convolutions in code for processors without AVX-512.
+"""Run in a process of its own: convolutions in code for processors without AVX-512, or AVX.
 
 Prints the wide registers that machine code names; raises where a result is wrong.
 """
